@@ -1,0 +1,77 @@
+"""What a process and all it started cost: CPU, page faults, memory. Read from /proc, so Linux only.
+
+A measurement runs in a session of its own, and a process belongs to it if it is in that session: a worker counts whoever
+its parent is. Processes that have ended are in their parent's sums once it has waited for them.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Usage:
+    cpu_s: float
+    faults: int
+
+    def __sub__(self, earlier: Usage) -> Usage:
+        return Usage(self.cpu_s - earlier.cpu_s, self.faults - earlier.faults)
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.cpu_s + other.cpu_s, self.faults + other.faults)
+
+
+def own_usage() -> Usage:
+    """Of this process, of those in its session, and of those that ended and were waited for."""
+    total = Usage(0.0, 0)
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        used = resource.getrusage(who)
+        total += Usage(used.ru_utime + used.ru_stime, used.ru_minflt + used.ru_majflt)
+    for pid in in_session(os.getsid(0)):
+        if pid != os.getpid():
+            total += _usage_of(pid)
+    return total
+
+
+def in_session(session: int) -> list[int]:
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            fields = _stat(int(entry))
+            if fields and int(fields[3]) == session:
+                found.append(int(entry))
+    return found
+
+
+def pss_bytes(session: int) -> int:
+    """Proportional set size: shared pages are divided among those who map them, so the sum counts each once."""
+    return sum(_pss_of(pid) for pid in in_session(session))
+
+
+def _pss_of(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it ended meanwhile
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+def _usage_of(pid: int) -> Usage:
+    """utime, stime, cutime and cstime, minflt, cminflt, majflt and cmajflt."""
+    fields = _stat(pid)
+    if fields is None:
+        return Usage(0.0, 0)
+    return Usage(sum(int(field) for field in fields[11:15]) * TICK_S, sum(int(field) for field in fields[7:11]))
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat after the name, which may hold spaces: state, ppid, pgrp, session, ..."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None

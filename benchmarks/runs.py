@@ -1,0 +1,98 @@
+"""Starts one measurement as a process of its own, looks at its memory if asked, and leaves nothing running."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from measure import Request, Result
+from process_tree import in_session, pss_bytes
+
+HERE = Path(__file__).resolve().parent
+SOURCE_TREE = HERE.parent / "src"
+MEASUREMENT_LIMIT_S = 300.0
+MEMORY_EVERY_S = 0.02
+
+
+@dataclass(frozen=True)
+class Outcome:
+    result: Result | None
+    """None if it failed; `error` then says how."""
+    error: str = ""
+    peak_pss_bytes: int | None = None
+    """Of the whole process tree, data set included; None if nobody looked."""
+    loader_pss_bytes: int | None = None
+    """How much of it came after the data set was built."""
+    left_behind: int = 0
+    """Processes that were still there after the measurement had ended."""
+
+
+def run(request: Request, memory: bool) -> Outcome:
+    command = [sys.executable, str(HERE / "measure.py"), json.dumps(asdict(request))]
+    with tempfile.TemporaryFile() as complaints:
+        environment = measuring_environment()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, start_new_session=True, env=environment)
+        try:
+            lines, base_bytes, peak_bytes = _watch(process, memory)
+            left_behind = _left_behind(process.pid)
+        finally:
+            _end_session(process)
+        complaints.seek(0)
+        last_words = complaints.read().decode(errors="replace").strip().splitlines()
+    if process.returncode != 0 or not lines:
+        return Outcome(None, last_words[-1] if last_words else f"exit code {process.returncode}", left_behind=left_behind)
+    result = Result(**json.loads(lines[-1]))
+    if not memory:
+        return Outcome(result, left_behind=left_behind)
+    return Outcome(result, "", peak_bytes, peak_bytes - base_bytes, left_behind)
+
+
+def measuring_environment() -> dict[str, str]:
+    """Ours with the source tree of this repository in front, so that it need not be installed."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(SOURCE_TREE), os.environ.get("PYTHONPATH", "")]))}
+
+
+def _watch(process: subprocess.Popen[bytes], memory: bool) -> tuple[list[str], int, int]:
+    """Reads its output until it ends or the limit is over; base memory is that at "ready", the first line."""
+    assert process.stdout is not None
+    deadline_s = time.monotonic() + MEASUREMENT_LIMIT_S
+    output, base_bytes, peak_bytes = b"", 0, 0
+    while time.monotonic() < deadline_s:
+        readable, _, _ = select.select([process.stdout], [], [], MEMORY_EVERY_S if memory else 1.0)
+        if readable:
+            piece = os.read(process.stdout.fileno(), 65536)
+            output += piece
+            if not piece:
+                process.wait(timeout=10)
+                break
+        if memory and output.count(b"\n") == 1:
+            now_bytes = pss_bytes(process.pid)
+            base_bytes = base_bytes or now_bytes
+            peak_bytes = max(peak_bytes, now_bytes)
+    return output.decode().splitlines()[1:], base_bytes, peak_bytes
+
+
+def _left_behind(session: int) -> int:
+    """A second is enough for whoever was asked to go."""
+    for _ in range(20):
+        remaining = len(in_session(session))
+        if remaining == 0:
+            break
+        time.sleep(0.05)
+    return remaining
+
+
+def _end_session(process: subprocess.Popen[bytes]) -> None:
+    for pid in in_session(process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.wait(timeout=10)
+    assert process.stdout is not None
+    process.stdout.close()

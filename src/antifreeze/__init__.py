@@ -1,0 +1,55 @@
+"""antifreeze: PyTorch data loading that does not freeze, says why when anything stalls, and feeds the accelerator at full speed.
+
+loader      DataLoader: torch's arguments, our iterator
+report      what a loader did so far, with a verdict
+delivery    from resolved batches to the user's loop, in order
+tuning      the cores and the memory we really have
+supervisor  decides what workers do (pure), then acts
+worker      runs in the child: fetches samples, writes rows or parcels
+slots       shared memory: one anonymous file, slots used again and again
+channel     messages between the parent and one worker
+plan        which samples make which batch, and where we are
+doctor      why is it frozen, why is it slow
+selftest    the diseases, to be run on any machine
+"""
+
+from antifreeze.errors import (
+    AntifreezeError,
+    BadSample,
+    BatchNotPicklable,
+    BatchTooLarge,
+    LoaderClosed,
+    LoaderGaveUp,
+    LoaderTimeout,
+    LoadingError,
+    OptionError,
+    SampleLost,
+    SampleTimeout,
+    StateMismatch,
+    TooManyBadSamples,
+    WorkerStartFailed,
+)
+from antifreeze.loader import DataLoader
+from antifreeze.report import Report
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AntifreezeError",
+    "BadSample",
+    "BatchNotPicklable",
+    "BatchTooLarge",
+    "DataLoader",
+    "LoaderClosed",
+    "LoaderGaveUp",
+    "LoaderTimeout",
+    "LoadingError",
+    "OptionError",
+    "Report",
+    "SampleLost",
+    "SampleTimeout",
+    "StateMismatch",
+    "TooManyBadSamples",
+    "WorkerStartFailed",
+    "__version__",
+]

@@ -1,0 +1,1 @@
+"""The one-to-one line between the parent and one worker."""

@@ -1,0 +1,106 @@
+"""A SOCK_SEQPACKET pair: whole packets, one writer and one reader at each end, and no lock that a dead process could keep.
+
+    parent end ◀──────▶ worker end
+    A packet over PACKET_BYTES travels as a descriptor of an anonymous file that holds it.
+
+1. A packet arrives whole or not at all, whatever instant its sender is killed at.
+2. `try_receive` never waits; `receive` waits without a limit and is for the worker, whose parent's death ends it.
+3. `take_back` gives the parent the packets that the worker has not read yet: the kernel gives each packet to one reader only.
+"""
+
+from __future__ import annotations
+
+import array
+import mmap
+import os
+import socket
+
+from antifreeze.channel.messages import Message, decode, encode
+
+PACKET_BYTES = 48 * 1024
+_WHOLE, _IN_FILE = b"\x00", b"\x01"
+_ANCILLARY_BYTES = socket.CMSG_SPACE(5 * array.array("i").itemsize)
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+class Channel:
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self.descriptors: list[int] = []  # received with the last packet, for whoever asked for them
+
+    def __repr__(self) -> str:
+        return f"<Channel {self._socket.fileno()}>"
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+        packet = encode(message)
+        if len(packet) <= PACKET_BYTES:
+            if descriptors:
+                socket.send_fds(self._socket, [_WHOLE, packet], list(descriptors))
+            else:
+                self._socket.sendmsg((_WHOLE, packet))
+            return
+        holder = os.memfd_create("antifreeze-packet")
+        try:
+            _write_all(holder, packet)
+            socket.send_fds(self._socket, [_IN_FILE], [holder, *descriptors])
+        finally:
+            os.close(holder)
+
+    def receive(self) -> Message | None:
+        """Waits for the next packet; None when the other end is gone."""
+        return self._read(0)
+
+    def try_receive(self) -> Message | None:
+        """The next packet if one is there."""
+        try:
+            return self._read(socket.MSG_DONTWAIT)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except ConnectionError:
+            return None  # the other end died; its process's end is an event of its own
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _read(self, flags: int) -> Message | None:
+        # socket.recv_fds() of Python 3.11 passes no flags on, so it would wait
+        packet, ancillary, _, _ = self._socket.recvmsg(PACKET_BYTES + 64, _ANCILLARY_BYTES, flags | _CLOSE_ON_EXEC)
+        if not packet:
+            return None
+        descriptors = _descriptors(ancillary) if ancillary else []
+        if packet[:1] == _IN_FILE:
+            holder, *descriptors = descriptors
+            packet = _read_all(holder)
+            self.descriptors = descriptors
+            return decode(packet)
+        self.descriptors = descriptors
+        return decode(packet[1:])
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    numbers = array.array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
+    return list(numbers)
+
+
+def channel_pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _read_all(descriptor: int) -> bytes:
+    try:
+        with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
+            return content[:]
+    finally:
+        os.close(descriptor)

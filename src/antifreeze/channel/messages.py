@@ -1,0 +1,182 @@
+"""What crosses between the parent and a worker: short fixed records, one per packet.
+
+    parent  ── Welcome, OpenStream, Work, NewEpoch, Stop ──▶  worker
+            ◀── Ready, LayoutFound, StreamState, SampleFailed, RowsDone, ParcelDone, Bounced, StreamEnded, TaskFailed ──
+
+A record is a NamedTuple whose integers are packed by its FORMAT; `payload`, where it has one, follows as raw bytes.
+Nothing here is pickled; a payload that holds a pickle (an error, a layout, a stream's state) is made by whoever needs it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+# --- parent to worker -------------------------------------------------------------------------------------------------
+
+
+class Welcome(NamedTuple):
+    """The first packet: brings the descriptors of the arena, the journal, the lifeline and the file for stacks."""
+
+    journal_row: int
+
+
+class OpenStream(NamedTuple):
+    """An iterable data set: begin (or resume) stream `stream` of `streams`; payload: its own saved state, or nothing.
+    `streams` = 0 means a stream that was begun without workers, where get_worker_info() is None."""
+
+    stream: int
+    streams: int
+    skip_samples: int
+    batch_rows: int
+    payload: bytes
+
+
+class Work(NamedTuple):
+    """Fill rows first_row… of a batch; payload: the indices as int64, or pickled where they are no ints.
+    `whole`: the task is the whole batch, so the worker itself chooses between rows and parcel."""
+
+    task: int
+    batch: int
+    slot: int
+    batch_rows: int
+    first_row: int
+    count: int
+    position: int
+    stream: int
+    whole: int
+    pickled: int
+    payload: bytes
+
+
+class NewEpoch(NamedTuple):
+    """A persistent worker begins another epoch; payload: pickled base seed, and shared seed of DataPipes."""
+
+    epoch: int
+    payload: bytes
+
+
+class Stop(NamedTuple):
+    reason: int
+
+
+# --- worker to parent -------------------------------------------------------------------------------------------------
+
+
+class Ready(NamedTuple):
+    """After worker_init_fn; `user_seeded` has a bit for each generator that it seeded by itself."""
+
+    user_seeded: int
+
+
+class LayoutFound(NamedTuple):
+    """payload: the pickled RowLayout that `key` stands for in this worker's later RowsDone."""
+
+    key: int
+    payload: bytes
+
+
+class StreamState(NamedTuple):
+    """payload: the pickled state_dict of the data set after the batch that comes next."""
+
+    stream: int
+    payload: bytes
+
+
+class SampleFailed(NamedTuple):
+    """One row of a task is bad; payload: a pickled Failure. The task goes on."""
+
+    task: int
+    row: int
+    payload: bytes
+
+
+class RowsDone(NamedTuple):
+    task: int
+    layout: int
+    rows: int
+    fetch_ns: int
+    write_ns: int
+
+
+class ParcelDone(NamedTuple):
+    task: int
+    rows: int
+    size_bytes: int
+    fetch_ns: int
+    collate_ns: int
+    write_ns: int
+
+
+class Bounced(NamedTuple):
+    """Part of a batch that cannot be written as rows (or lacks a bad row before its collate): load the batch whole."""
+
+    task: int
+
+
+class StreamEnded(NamedTuple):
+    task: int
+    stream: int
+
+
+class TaskFailed(NamedTuple):
+    """payload: a pickled Failure."""
+
+    task: int
+    payload: bytes
+
+
+Message = (
+    Welcome
+    | OpenStream
+    | Work
+    | NewEpoch
+    | Stop
+    | Ready
+    | LayoutFound
+    | StreamState
+    | SampleFailed
+    | RowsDone
+    | ParcelDone
+    | Bounced
+    | StreamEnded
+    | TaskFailed
+)
+
+_RECORDS: tuple[Any, ...] = (
+    Welcome,
+    OpenStream,
+    Work,
+    NewEpoch,
+    Stop,
+    Ready,
+    LayoutFound,
+    StreamState,
+    SampleFailed,
+    RowsDone,
+    ParcelDone,
+    Bounced,
+    StreamEnded,
+    TaskFailed,
+)
+_NUMBER = {record: number for number, record in enumerate(_RECORDS)}
+_HAS_PAYLOAD = [record._fields[-1] == "payload" for record in _RECORDS]
+_STRUCTS = [
+    struct.Struct("<B" + "q" * (len(record._fields) - with_payload)) for record, with_payload in zip(_RECORDS, _HAS_PAYLOAD, strict=True)
+]
+
+
+def encode(message: Message) -> bytes:
+    number = _NUMBER[type(message)]
+    if _HAS_PAYLOAD[number]:
+        return _STRUCTS[number].pack(number, *message[:-1]) + message[-1]  # type: ignore[operator]
+    return _STRUCTS[number].pack(number, *message)
+
+
+def decode(packet: bytes) -> Message:
+    number = packet[0]
+    layout = _STRUCTS[number]
+    fields = layout.unpack_from(packet)[1:]
+    if _HAS_PAYLOAD[number]:
+        return _RECORDS[number](*fields, packet[layout.size :])  # type: ignore[no-any-return]
+    return _RECORDS[number](*fields)  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""From resolved batches to what the user's loop receives, in order, with its bad samples dealt with."""

@@ -1,0 +1,31 @@
+"""A resolved batch becomes what the user receives: tensors over its slot, which keep the slot until the last of them dies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antifreeze.slots import parcel
+from antifreeze.slots.layout import RowLayout
+from antifreeze.slots.ring import Ring
+from antifreeze.supervisor.state import Batch
+
+
+def build(batch: Batch, layouts: dict[int, RowLayout], ring: Ring) -> tuple[Any, int]:
+    """The batch and its size in bytes. Rows that are still bad are left out."""
+    crowded = ring.crowded
+    if batch.parcel_bytes is not None:
+        size = batch.parcel_bytes
+        owner = ring.lend(batch.slot, size)
+        # the user keeps many batches: this one becomes his own memory, and the slot is free at once
+        return parcel.unpack(owner[:size].copy() if crowded else owner), size
+    assert batch.layout is not None
+    layout = layouts[batch.layout]
+    size = layout.offsets(batch.rows)[-1]
+    owner = ring.lend(batch.slot, size)
+    columns = layout.columns(owner[:size].copy() if crowded else owner, batch.rows)
+    if batch.bad_rows:
+        good = [row for row in range(batch.rows) if row not in batch.bad_rows]
+        columns = [column[good] for column in columns]
+    elif batch.rows_loaded < batch.rows:  # the last batch of a stream
+        columns = [column[: batch.rows_loaded] for column in columns]
+    return layout.assemble(columns), size

@@ -1,0 +1,493 @@
+"""The iterator behind `for batch in loader`: draws the plan, keeps batches in flight, delivers them in order.
+
+    plan ──draw──▶ planned ahead (indices only) ──submit──▶ in flight (slots) ──▶ repaired if rows are bad ──▶ the user
+
+1. The sampler is advanced exactly as far as torch advances it: prefetch_factor × num_workers batches at the start, then one for
+   each batch delivered. (With on_bad_sample other than "raise": LOOK_AHEAD batches, so that what moves up does not depend on workers.)
+2. Fewer batches than that are in flight: a few, however many workers there are.
+3. A batch is delivered once, or its error is raised once; then the next one follows.
+4. `state_dict` speaks of what was delivered, not of what is in flight.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from antifreeze.delivery.bad_samples import BadSampleDesk, exception_of, failure_of, replacement
+from antifreeze.delivery.batches import build
+from antifreeze.delivery.ledger import Ledger, LoopClock
+from antifreeze.delivery.local_pool import LocalPool
+from antifreeze.delivery.position import MapDelivered, fingerprint, length_of
+from antifreeze.options import OnBadSample, Options
+from antifreeze.plan.map_plan import MapPlan, PlannedBatch
+from antifreeze.plan.randomness import generator_state
+from antifreeze.plan.stream_plan import StreamPlan, StreamPosition, StreamProgress
+from antifreeze.slots.ring import Ring
+from antifreeze.supervisor.observe import available_memory_bytes
+from antifreeze.supervisor.policy import batches_in_flight, tasks_per_batch, within_budget
+from antifreeze.supervisor.pool import Content, Pool, StreamStart
+from antifreeze.supervisor.state import Batch, Phase
+from antifreeze.torch_private import (
+    BaseIterator,
+    apply_sharding,
+    default_collate,
+    is_datapipe,
+    is_iterable_kind,
+    pin_batch,
+    sharded_init_fn,
+)
+from antifreeze.worker.fetch import FetchConfig, fetches_many
+from antifreeze.worker.main import WorkerSpec
+
+LOOK_AHEAD = 64
+_REPLACEMENTS = 8
+_LOOK_AT_MEMORY_EVERY = 8
+
+
+@dataclass
+class InFlight:
+    """A batch given to the pool under `ticket`."""
+
+    ticket: int
+    planned: PlannedBatch | None
+    stream: int | None
+    attempts: dict[int, int] = field(default_factory=dict)
+
+
+class LoaderIterator(BaseIterator):  # type: ignore[misc]
+    """One pass (with persistent workers: pass after pass) over a loader."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader_ref = weakref.ref(loader)
+        self._options: Options = loader.options
+        resume = loader._take_resume_state()
+        kept = _SeedSource(loader.generator) if resume else None
+        super().__init__(loader)
+        if resume and kept is not None:
+            kept.put_back()  # the interrupted run drew this epoch's seeds; they are in the state
+            self._base_seed = resume["base_seed"]
+            self._shared_seed = resume["shared_seed"]
+        self._loader_generator = loader.generator
+        self._in_order = loader.in_order
+        self._prefetch_asked = loader._prefetch_asked
+        self._prefetch_factor = loader.prefetch_factor or 2
+        self._map = not is_iterable_kind(loader)
+        self._batch_rows = loader.batch_size if loader._auto_collation else 1
+        self._epoch = resume["epoch"] if resume else 0
+        self._tickets = 0
+        self._ledger: Ledger = loader._ledger
+        self._clock = LoopClock(self._ledger.timing)
+        self._desk = BadSampleDesk(self._options, self._ledger.bad_samples)
+        self._limit = _limit(self._options)
+        self._splits = self._map and self._collate_fn is default_collate and self._auto_collation and not fetches_many(self._dataset)
+        self._static = False
+        self._whole_only = loader._rows_failed
+        self._ring = loader._borrow_ring()
+        if self._num_workers:
+            self._worker_init_fn = loader.worker_init_fn
+            if is_datapipe(self._dataset):
+                self._worker_init_fn = sharded_init_fn(self._worker_init_fn, self._world_size, self._rank)
+            self._context = loader._start_context()
+        self.pool: Pool | LocalPool = self._make_pool()
+        self._finalizer = weakref.finalize(self, _close, self.pool, weakref.ref(loader), self._ring)
+        self._fingerprint = fingerprint(loader)
+        self._begin(resume)
+
+    def __repr__(self) -> str:
+        return f"<LoaderIterator epoch {self._epoch}: {self._num_yielded} batches delivered, {len(self._in_flight)} in flight, {self.pool!r}>"
+
+    def close(self) -> None:
+        """Ends the workers; may be called twice."""
+        self._finalizer()
+
+    # --- beginning ---
+
+    def _make_pool(self) -> Pool | LocalPool:
+        if self._num_workers:
+            return Pool(self._context, self._specs(), self._ring, self._options, self._ledger.costs, self._ledger.story)
+        if is_datapipe(self._dataset):
+            apply_sharding(self._dataset, self._world_size, self._rank)
+        config = FetchConfig(self._collate_fn, self._auto_collation, self._drop_last, self._options.forgives, worker=None)
+        return LocalPool(self._dataset, not self._map, config, (self._base_seed, self._epoch), self._ring, self._limit, self._ledger.costs)
+
+    def _specs(self) -> list[WorkerSpec]:
+        return [
+            WorkerSpec(
+                worker_id=number,
+                num_workers=self._num_workers,
+                dataset=self._dataset,
+                iterable=not self._map,
+                collate_fn=self._collate_fn,
+                auto_collation=self._auto_collation,
+                drop_last=self._drop_last,
+                worker_init_fn=self._worker_init_fn,
+                base_seed=self._base_seed,
+                epoch=self._epoch,
+                shared_seed=self._shared_seed,
+                forgive=self._options.forgives,
+                limit_bytes=self._limit[0],
+                limit_name=self._limit[1],
+            )
+            for number in range(self._num_workers)
+        ]
+
+    def _begin(self, resume: dict[str, Any] | None) -> None:
+        """The plan of an epoch, and the first batches on their way."""
+        self._planned: deque[PlannedBatch | BaseException] = deque()
+        self._in_flight: dict[int, InFlight] = {}
+        self._finished = False
+        self.ended = False
+        self._clock.new_epoch()
+        pool = self.pool
+        if isinstance(pool, Pool) and not pool.started:
+            pool.start(whole_batch_calls=not self._map or fetches_many(self._dataset))
+            if self._worker_init_fn is not None and self._map:
+                self._static = bool(pool.wait_ready())
+        if self._map:
+            self._begin_map(resume)
+        else:
+            self._begin_streams(resume)
+        if self._num_workers:
+            self._plan_ahead()
+            self._submit()
+
+    def _begin_map(self, resume: dict[str, Any] | None) -> None:
+        self._plan = MapPlan(self._index_sampler, self._auto_collation, self._loader_generator)
+        self._delivered = MapDelivered()
+        if resume:
+            self._delivered = MapDelivered.from_dict(resume["delivered"])
+            self._plan.resume(self._delivered.position, resume["randomness"], resume["beginning"], self._delivered.spares)
+        elif not self._num_workers:
+            self._plan.adopt(self._sampler_iter)
+
+    def _begin_streams(self, resume: dict[str, Any] | None) -> None:
+        if resume:
+            position = StreamPosition.from_dict(resume["streams"])
+        else:
+            position = StreamPosition(tuple(StreamProgress() for _ in range(max(1, self._num_workers))), had_workers=self._num_workers > 0)
+        self._stream_position = position
+        self._stream_plan = StreamPlan(position, self._batch_rows)
+        starts = [
+            StreamStart(
+                stream=number,
+                streams=len(position.streams) if position.had_workers else 0,
+                skip_samples=progress.samples,
+                batch_rows=self._batch_rows,
+                state=progress.state,
+                worker=number % max(1, self._num_workers),
+            )
+            for number, progress in enumerate(position.streams)
+            if not progress.ended
+        ]
+        self.pool.open_streams(starts)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """The next pass with the same workers."""
+        resume = loader._take_resume_state()
+        kept = _SeedSource(loader.generator) if resume else None
+        super()._reset(loader, first_iter)
+        if resume and kept is not None:
+            kept.put_back()
+            self._base_seed, self._shared_seed = resume["base_seed"], resume["shared_seed"]
+        self._epoch = resume["epoch"] if resume else self._epoch + 1
+        pool = self.pool
+        if pool.closed or not isinstance(pool, Pool):
+            self._finalizer.detach()
+            self._ring = loader._borrow_ring()
+            self.pool = self._make_pool()
+            self._finalizer = weakref.finalize(self, _close, self.pool, weakref.ref(loader), self._ring)
+        else:
+            pool.begin_epoch(self._specs())
+        self._begin(resume)
+
+    # --- giving out ---
+
+    @property
+    def _look_ahead(self) -> int:
+        if self._options.forgives and self._map:
+            return LOOK_AHEAD
+        return max(1, self._prefetch_factor * self._num_workers)
+
+    def _plan_ahead(self) -> None:
+        while self._map and not self._finished and len(self._planned) + len(self._in_flight) < self._look_ahead:
+            self._draw_one()
+
+    def _draw_one(self) -> None:
+        try:
+            planned = self._plan.draw()
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                raise
+            self._planned.append(error)  # the user's sampler failed: raised when its turn comes, after what it gave before
+            self._finished = True
+            return
+        if planned is None:
+            self._finished = True
+        elif planned.number not in self._delivered.beyond:
+            self._planned.append(planned)
+
+    def _submit(self) -> None:
+        room = self._room()
+        if not self._map:
+            self._submit_streams(room)
+            return
+        while self._planned and len(self._in_flight) < room:
+            planned = self._planned[0]
+            if isinstance(planned, BaseException):
+                return
+            self._planned.popleft()
+            ticket = self._next_ticket()
+            self._in_flight[ticket] = InFlight(ticket, planned, None)
+            indices = list(planned.indices) if self._auto_collation else planned.indices
+            worker = planned.number % self._num_workers if self._static else None
+            tasks = self._tasks_for(planned.rows)
+            self.pool.submit(ticket, Content(indices, planned.position), planned.rows, tasks, worker)
+
+    def _submit_streams(self, room: int) -> None:
+        while len(self._in_flight) < max(room, self._prefetch_factor * self._num_workers):
+            drawn = self._stream_plan.draw()
+            if drawn is None:
+                return
+            _, stream = drawn
+            ticket = self._next_ticket()
+            self._in_flight[ticket] = InFlight(ticket, None, stream)
+            worker = stream % max(1, self._num_workers)
+            self.pool.submit(ticket, Content(b"", 0), self._batch_rows, 1, worker, stream=stream)
+
+    def _tasks_for(self, rows: int) -> int:
+        splits = self._splits and not self._static and not self._whole_only
+        return tasks_per_batch(rows, self._num_workers, self.pool.costs.sample_ns, splits)
+
+    def _room(self) -> int:
+        """How many batches may be in flight now."""
+        if not self._num_workers:
+            return 1
+        asked = self._prefetch_factor * self._num_workers if self._prefetch_asked else None
+        wanted = batches_in_flight(self._num_workers, self._tasks_for(self._batch_rows or 1), asked)
+        timing = self._ledger.timing
+        batch_bytes = timing.delivered_bytes // timing.batches if timing.batches else None
+        return min(within_budget(wanted, batch_bytes, self._options.memory_budget_bytes), self._look_ahead)
+
+    def _next_ticket(self) -> int:
+        self._tickets += 1
+        return self._tickets - 1
+
+    # --- delivering ---
+
+    def _next_data(self) -> Any:
+        self._clock.enter()
+        try:
+            while True:
+                flight, batch = self._next_resolved()
+                if batch.phase is not Phase.HOLED or self._repair(flight, batch):
+                    break
+            data, size = self._deliver(flight, batch)
+            self._count(batch, size)
+            return pin_batch(data, self._pin_memory_device) if self._pin_memory else data
+        finally:
+            self._clock.leave()
+
+    def _count(self, batch: Batch, size_bytes: int) -> None:
+        ledger = self._ledger
+        ledger.timing.batches += 1
+        ledger.timing.samples += batch.rows_loaded - len(batch.bad_rows)
+        ledger.timing.delivered_bytes += size_bytes
+        if ledger.timing.batches % _LOOK_AT_MEMORY_EVERY == 1:
+            ledger.most_in_flight_bytes = max(ledger.most_in_flight_bytes, self._ring.used_bytes())
+
+    def _next_resolved(self) -> tuple[InFlight, Batch]:
+        """The next batch in order (or any, where order does not matter) that is no longer loading; StopIteration at the end."""
+        while True:
+            if not self._num_workers:
+                self._plan_ahead()
+                self._submit()
+            if not self._in_flight:
+                self._end_or_raise()
+            batch = self.pool.wait_resolved(self._pick, self._waiting_for, self._timeout or None)
+            flight = self._in_flight[batch.number]
+            if batch.phase is not Phase.EMPTY:
+                return flight, batch
+            assert flight.stream is not None
+            self._stream_plan.end(flight.stream)
+            self._stream_position = self._stream_position.ended(flight.stream)
+            self._let_go(flight, batch)
+            self._submit()
+
+    def _pick(self) -> Batch | None:
+        batches = self.pool.state.batches
+        if self._in_order:
+            head = batches[next(iter(self._in_flight))]
+            return head if head.phase is not Phase.LOADING else None
+        return next((batches[ticket] for ticket in self._in_flight if batches[ticket].phase is not Phase.LOADING), None)
+
+    def _waiting_for(self) -> str:
+        return f"batch {next(iter(self._in_flight))}"
+
+    def _end_or_raise(self) -> None:
+        if self._planned and isinstance(self._planned[0], BaseException):
+            error = self._planned.popleft()
+            assert isinstance(error, BaseException)
+            raise error
+        if not self._persistent_workers:
+            self.close()
+        self.ended = True
+        raise StopIteration
+
+    def _deliver(self, flight: InFlight, batch: Batch) -> tuple[Any, int]:
+        try:
+            if batch.phase is Phase.FAILED:
+                self.pool.ring.give_back(batch.slot)
+                raise exception_of(batch.first_error())
+            if self._splits and batch.parcel_bytes is not None:
+                self._remember_no_rows()
+            return build(batch, self.pool.layouts, self.pool.ring)
+        finally:
+            self._note_delivered(flight, batch)
+            self._let_go(flight, batch, slot=False)
+            if self._num_workers:
+                self._plan_ahead()
+                self._submit()
+
+    def _remember_no_rows(self) -> None:
+        self._whole_only = True
+        loader = self._loader_ref()
+        if loader is not None:
+            loader._rows_failed = True
+
+    def _note_delivered(self, flight: InFlight, batch: Batch) -> None:
+        if flight.planned is not None:
+            self._delivered = self._delivered.add(flight.planned)
+        elif flight.stream is not None:
+            rows, state = self.pool.streams[flight.stream].finished_batches.pop(batch.number, (0, None))
+            self._stream_position = self._stream_position.delivered(flight.stream, rows, state)
+
+    def _let_go(self, flight: InFlight, batch: Batch, slot: bool = True) -> None:
+        self.pool.state.take(batch.number)
+        self.pool.contents.pop(batch.number, None)
+        del self._in_flight[flight.ticket]
+        if slot:
+            self.pool.ring.give_back(batch.slot)
+
+    # --- bad samples ---
+
+    def _repair(self, flight: InFlight, batch: Batch) -> bool:
+        """Whether the batch can be delivered as it is now; otherwise some of it is being loaded again."""
+        content = self.pool.contents[batch.number]
+        assert flight.planned is not None
+        fills: dict[int, Any] = {}
+        for row in sorted(batch.bad_rows):
+            failure = failure_of(batch.bad_rows[row])
+            index = content.indices[row] if isinstance(content.indices, list) else content.indices
+            choice = self._desk.decide(
+                failure, index, epoch=self._epoch, batch=flight.planned.number, samples=length_of(self._dataset)
+            )
+            if choice is OnBadSample.RAISE:
+                batch.errors[row] = batch.bad_rows[row]
+                batch.phase = Phase.FAILED
+                return True
+            other = self._other_sample(flight, choice, content.position + row, row)
+            if other is not None:
+                fills[row] = other
+        return self._fill(batch, content, fills)
+
+    def _fill(self, batch: Batch, content: Content, fills: dict[int, Any]) -> bool:
+        if batch.must_reload or batch.layout is None:
+            kept = [fills.get(row, index) for row, index in enumerate(content.indices) if row in fills or row not in batch.bad_rows]
+            if not kept:
+                batch.phase, batch.rows_loaded = Phase.READY, 0
+                return self._skip_empty(batch)
+            self.pool.reload(batch.number, kept)
+            return False
+        for row, index in fills.items():
+            self.pool.fill_row(batch.number, row, index)
+        if fills:
+            return False
+        if len(batch.bad_rows) == batch.rows:
+            return self._skip_empty(batch)
+        return True
+
+    def _skip_empty(self, batch: Batch) -> bool:
+        """Every sample of it was bad: there is nothing to deliver."""
+        flight = self._in_flight[batch.number]
+        self._note_delivered(flight, batch)
+        self._let_go(flight, batch)
+        if self._num_workers:
+            self._plan_ahead()
+            self._submit()
+        return False
+
+    def _other_sample(self, flight: InFlight, choice: OnBadSample, position: int, row: int) -> Any:
+        """The index that takes the place of a bad one; None leaves the batch short."""
+        if choice is OnBadSample.SKIP and self._world_size == 1:
+            spare = self._plan.draw_spare() if self._options.keep_batches_full else None
+            if spare is None:
+                return None
+            self._delivered = self._delivered.with_spare(spare[1])
+            return spare[0]
+        if choice is OnBadSample.SKIP and not self._options.keep_batches_full:
+            return None
+        # under DDP nothing moves up, so that every rank keeps its number of batches
+        samples, attempt = length_of(self._dataset), flight.attempts.get(row, 0)
+        flight.attempts[row] = attempt + 1
+        if samples is None or attempt >= _REPLACEMENTS:
+            return None
+        return replacement(self._base_seed, position, attempt, samples)
+
+    # --- position ---
+
+    def state_dict(self) -> dict[str, Any]:
+        generator = self._loader_generator
+        state: dict[str, Any] = {
+            "version": 1,
+            "fingerprint": self._fingerprint,
+            "base_seed": self._base_seed,
+            "shared_seed": self._shared_seed,
+            "epoch": self._epoch,
+            "finished": self.ended,
+            "generator": None if generator is None else generator_state(generator),
+        }
+        if self._map:
+            state["delivered"] = self._delivered.as_dict()
+            state["randomness"] = self._plan.randomness
+            state["beginning"] = self._plan.beginning
+        else:
+            state["streams"] = self._stream_position.as_dict()
+        return state
+
+
+def _close(pool: Pool | LocalPool, loader_ref: Any, ring: Ring) -> None:
+    pool.close()
+    pool.contents.clear()
+    pool.state.forget_all()
+    ring.recall_filling()
+    loader = loader_ref()
+    if loader is not None:
+        loader._return_ring(ring)
+    else:
+        ring.close()
+
+
+@dataclass
+class _SeedSource:
+    """The generator that torch's iterator draws its base seed from, to be put back after a resume."""
+
+    generator: Any
+
+    def __post_init__(self) -> None:
+        self._source = torch.default_generator if self.generator is None else self.generator
+        self._state = self._source.get_state()
+
+    def put_back(self) -> None:
+        self._source.set_state(self._state)
+
+
+def _limit(options: Options) -> tuple[int | None, str]:
+    if options.memory_budget_bytes is not None:
+        return options.memory_budget_bytes, "memory_budget"
+    return available_memory_bytes(), "the memory that is available"
+

@@ -1,0 +1,154 @@
+"""Loading without workers: the same tasks, slots and decisions as the pool's, done at once in the user's own process.
+
+1. Nothing is loaded before it is asked for, and a change of the data set is seen at once.
+2. The user's exception leaves as it was raised, its traceback intact.
+3. The process's random generators are, after each batch, as the user left them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from antifreeze.errors import LoaderClosed
+from antifreeze.slots.layout import RowLayout
+from antifreeze.slots.ring import Ring
+from antifreeze.supervisor.pool import Content, Costs, StreamStart
+from antifreeze.supervisor.state import Action, Batch, Ending, FreeSlot, PoolState, RowFailed, Send, Task, TaskEnded
+from antifreeze.worker import fetch
+from antifreeze.worker.fetch import Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker
+from antifreeze.worker.journal import ROW_WORDS, JournalRow
+from antifreeze.worker.seeding import KeptState, SampleSeeds, global_generators
+from antifreeze.worker.slot_writer import SlotWriter
+from antifreeze.worker.stream import StreamExhausted, StreamFetcher
+
+
+class LocalPool:
+    def __init__(
+        self, dataset: Any, iterable: bool, config: FetchConfig, seeds: tuple[int, int], ring: Ring,
+        limit: tuple[int | None, str], costs: Costs,
+    ) -> None:
+        self.ring = ring
+        self.costs = costs
+        self.layouts: dict[int, RowLayout] = {}
+        self.contents: dict[int, Content] = {}
+        self.streams: dict[int, StreamStart] = {}
+        self.restarts = 0
+        self.closed = False
+        self.state = PoolState(1, config.forgive)
+        generators = global_generators()
+        self._kept = KeptState(generators)
+        self._limit = limit
+        self._config = config
+        self._dataset = dataset
+        self._iterable = iterable
+        self._journal = JournalRow([0] * ROW_WORDS)
+        self._seeds = SampleSeeds(*seeds, generators)
+        self._use_ring(ring)
+
+    def __repr__(self) -> str:
+        return f"<LocalPool {self.state!r}>"
+
+    def _use_ring(self, ring: Ring) -> None:
+        self.ring = ring
+        self._maker = SampleMaker(self._config, SlotWriter(ring.arena, *self._limit), self._journal)
+        kind = StreamFetcher if self._iterable else MapFetcher
+        self._fetcher = kind(self._dataset, self._config, self._maker, self._seeds, self._journal)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def open_streams(self, starts: list[StreamStart]) -> None:
+        assert isinstance(self._fetcher, StreamFetcher)
+        for start in starts:
+            self.streams[start.stream] = start
+            info = None if start.streams == 0 else _worker_info(start, self._dataset)
+            open_stream = self._fetcher.open
+
+            def begin(start: StreamStart = start, info: Any = info) -> None:
+                open_stream(start.stream, info, start.state, start.skip_samples, start.batch_rows)
+
+            self._kept.run(begin)
+
+    def submit(self, number: int, content: Content, rows: int, tasks: int, worker: int | None, stream: int | None = None) -> None:
+        self.contents[number] = content
+        self._perform(self.state.submit(number, self.ring.take(), rows, 1, stream=stream))
+
+    def fill_row(self, number: int, row: int, index: Any) -> None:
+        self.contents[number].indices[row] = index
+        self._perform(self.state.fill_row(number, row))
+
+    def reload(self, number: int, indices: list[Any]) -> None:
+        self.contents[number].indices = indices
+        self._perform(self.state.reload(number, len(indices)))
+
+    def wait_resolved(self, pick: Callable[[], Batch | None], waiting_for: Callable[[], str], timeout_s: float | None) -> Batch:
+        if self.closed:
+            raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
+        batch = pick()
+        assert batch is not None
+        return batch
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Send):
+                self._kept.run(lambda task=action.task: self._run(task))  # type: ignore[misc]
+            elif isinstance(action, FreeSlot):
+                self.ring.give_back(action.slot)
+
+    def _run(self, task: Task) -> None:
+        batch, content = self.state.batches[task.batch], self.contents[task.batch]
+        indices = content.indices
+        if batch.stream is None and isinstance(indices, list):
+            indices = indices[task.first_row : task.first_row + task.rows]
+        work = fetch.Task(
+            task.number, task.batch, batch.slot, batch.rows, task.first_row, content.position + task.first_row, indices, task.whole
+        )
+        self._journal.begin(task.number, task.batch, time.monotonic_ns())
+        try:
+            if isinstance(self._fetcher, StreamFetcher):
+                assert batch.stream is not None
+                outcome = self._fetcher.load(batch.stream, work)
+                self._stream_advanced(batch.stream, batch.number, outcome.rows if isinstance(outcome, Rows | Packed) else 0)
+            else:
+                outcome = self._fetcher.load(work)
+        except StreamExhausted:
+            self._perform(self.state.handle(TaskEnded(0, task.number, Ending.STREAM_ENDED)))
+        except FetchError as error:
+            error.row, error.index = error.failure.row, error.failure.index  # type: ignore[attr-defined]
+            self._perform(self.state.handle(TaskEnded(0, task.number, Ending.FAILED, failure=error)))
+        else:
+            self._note(task, outcome)
+
+    def _note(self, task: Task, outcome: Rows | Packed | Bounce) -> None:
+        ended = TaskEnded(0, task.number, Ending.BOUNCED)
+        if isinstance(outcome, Packed):
+            self._count(outcome.rows, outcome.fetch_ns, outcome.collate_ns, outcome.write_ns)
+            ended = TaskEnded(0, task.number, Ending.PARCEL, rows=outcome.rows, parcel_bytes=outcome.size_bytes)
+        else:
+            for row, failure in outcome.failures.items():
+                self._perform(self.state.handle(RowFailed(task.number, row, failure)))
+        if isinstance(outcome, Rows):
+            self._count(outcome.rows, outcome.fetch_ns, 0, outcome.write_ns)
+            self.layouts[outcome.layout.key] = outcome.layout
+            ended = TaskEnded(0, task.number, Ending.ROWS, rows=outcome.rows, layout=outcome.layout.key)
+        self._perform(self.state.handle(ended))
+
+    def _stream_advanced(self, stream: int, batch: int, rows: int) -> None:
+        start = self.streams[stream]
+        assert isinstance(self._fetcher, StreamFetcher)
+        start.skip_samples += rows
+        start.state = self._fetcher.streams[stream].state()
+        start.finished_batches[batch] = (rows, start.state)
+
+    def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
+        self.costs.add(rows, fetch_ns, collate_ns, write_ns)
+
+
+def _worker_info(start: StreamStart, dataset: Any) -> Any:
+    from antifreeze.torch_private import set_worker_info, swap_worker_info
+
+    before = swap_worker_info(None)
+    set_worker_info(worker_id=start.stream, num_workers=start.streams, seed=0, dataset=dataset)
+    return swap_worker_info(before)

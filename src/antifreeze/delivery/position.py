@@ -1,0 +1,90 @@
+"""What was delivered of an epoch, as plain data; and whether such data belongs to this loader."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass, replace
+from typing import Any
+
+from antifreeze.errors import StateMismatch
+from antifreeze.plan.map_plan import MapPosition, PlannedBatch
+from antifreeze.plan.randomness import generator_state
+from antifreeze.torch_private import is_iterable_kind
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class MapDelivered:
+    """All batches up to `position`, those `beyond` it that came early (in_order=False), and the samples that moved up."""
+
+    position: MapPosition = MapPosition(0, 0, None)
+    beyond: frozenset[int] = frozenset()
+    spares: frozenset[int] = frozenset()
+    _after: tuple[tuple[int, MapPosition], ...] = ()
+
+    def add(self, planned: PlannedBatch) -> MapDelivered:
+        if planned.number != self.position.batches:
+            after = (*self._after, (planned.number, planned.after))
+            return replace(self, beyond=self.beyond | {planned.number}, _after=after)
+        position, beyond, waiting = planned.after, set(self.beyond), dict(self._after)
+        while position.batches in waiting:
+            beyond.discard(position.batches)
+            position = waiting.pop(position.batches)
+        return MapDelivered(position, frozenset(beyond), self.spares, tuple(waiting.items()))
+
+    def with_spare(self, position: int) -> MapDelivered:
+        return replace(self, spares=self.spares | {position})
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "batches": self.position.batches,
+            "samples": self.position.samples,
+            "sampler_state": self.position.sampler_state,
+            "beyond": sorted(self.beyond),
+            "spares": sorted(spare for spare in self.spares if spare >= self.position.samples),
+        }
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> MapDelivered:
+        position = MapPosition(saved["batches"], saved["samples"], saved["sampler_state"])
+        return cls(position, frozenset(saved["beyond"]), frozenset(saved["spares"]))
+
+
+def fingerprint(loader: Any) -> dict[str, Any]:
+    """What must be the same for a position to mean the same."""
+    return {
+        "kind of data set": "iterable" if is_iterable_kind(loader) else "map-style",
+        "number of samples": length_of(loader.dataset),
+        "batch_size": loader.batch_size,
+        "drop_last": loader.drop_last,
+        "sampler": type(loader._index_sampler if loader.batch_size is None else loader.sampler).__name__,
+    }
+
+
+def fresh_state(loader: Any) -> dict[str, Any]:
+    """Of a loader that was not iterated yet: the next epoch begins at its beginning."""
+    generator = None if loader.generator is None else generator_state(loader.generator)
+    return {"version": VERSION, "fingerprint": fingerprint(loader), "finished": True, "generator": generator}
+
+
+def check_fits(state: Any, loader: Any) -> None:
+    """Raises StateMismatch with a sentence that says what differs."""
+    if not isinstance(state, dict) or "fingerprint" not in state:
+        raise StateMismatch(f"load_state_dict() expects what state_dict() of an antifreeze DataLoader returned, not {type(state).__name__}")
+    if state.get("version") != VERSION:
+        raise StateMismatch(f"the state has version {state.get('version')!r}; this antifreeze reads version {VERSION}")
+    now = fingerprint(loader)
+    differing = [
+        f"{name} was {before!r} and is now {now.get(name)!r}" for name, before in state["fingerprint"].items() if now.get(name) != before
+    ]
+    if differing:
+        raise StateMismatch("the state does not fit this loader: " + "; ".join(differing))
+
+
+def length_of(dataset: Any) -> int | None:
+    """Where the data set tells."""
+    try:
+        return len(dataset) if isinstance(dataset, Sized) else None
+    except (TypeError, NotImplementedError):
+        return None

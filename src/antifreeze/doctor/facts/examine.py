@@ -1,0 +1,173 @@
+"""Two looks at a patient, some seconds apart, joined into one Examination. Nothing here stops, signals or changes it.
+
+    check_patient ─> look ─ wait window_s ─> look ─> join ─> Examination
+
+1. The patient ends before the second look: PatientEnded.
+2. A process of the tree ends or starts between the looks: it has only one of the two samples.
+3. Stacks cannot be read: the examination goes on without them, and `blindness` says why and what to allow.
+4. The process is gone, but its workers live on as orphans: they are examined instead.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from antifreeze.doctor.errors import NoSuchProcess, PatientEnded
+from antifreeze.doctor.facts.descriptors import count_descriptors, filesystem_of, is_remote, read_descriptors, read_mounts, read_stderr_tail
+from antifreeze.doctor.facts.holders import find_holders, locks_that_matter, read_file_locks
+from antifreeze.doctor.facts.look import Look, SeenProcess, look
+from antifreeze.doctor.facts.machine import read_cgroup, read_machine
+from antifreeze.doctor.facts.model import Blindness, Cgroup, Examination, Frame, Process, Thread
+from antifreeze.doctor.facts.permission import explain_no_py_spy, explain_refusal
+from antifreeze.doctor.facts.proc import (
+    is_alive,
+    read_command,
+    read_descriptor_limit,
+    read_rank,
+    read_shm_space,
+    read_text,
+    read_uptime_s,
+)
+from antifreeze.doctor.facts.sockets import read_sockets
+from antifreeze.doctor.facts.stacks import find_py_spy
+from antifreeze.doctor.facts.threads import SeenThread
+from antifreeze.doctor.facts.tree import below, check_patient, find_orphans, find_root, orphans_of, parents
+
+MOST_SOURCES = 50
+LARGEST_SOURCE = 1 << 20
+
+
+def examine(pid: int, window_s: float = 3.0) -> Examination:
+    """Raises a PatientError where that cannot be done."""
+    started_s = time.monotonic()
+    try:
+        check_patient(pid)
+    except NoSuchProcess:
+        left = orphans_of(pid) if pid > 0 else []
+        if not left:
+            raise
+        return _examine(pid, left, window_s, lambda: left)
+    root = find_root(pid)
+    found = _examine(root, below(root, parents()), window_s, lambda: below(root, parents()))
+    if not is_alive(root) or root not in {process.pid for process in found.processes}:
+        raise PatientEnded(f"process {root} ended while it was examined, after {time.monotonic() - started_s:.1f} s")
+    return replace(found, asked=pid)
+
+
+def _examine(root: int, pids: list[int], window_s: float, pids_later: Callable[[], list[int]]) -> Examination:
+    py_spy = find_py_spy()
+    first = look(pids, py_spy, fair_memory=False)
+    time.sleep(max(0.0, window_s - (time.monotonic() - first.at_s)))
+    last = look(pids_later(), py_spy, fair_memory=True)
+    processes = _join(first, last)
+    locks = locks_that_matter(read_file_locks(), {process.pid for process in processes})
+    orphan_pids = find_orphans({process.pid for process in processes})
+    return Examination(
+        patient=root,
+        window_s=last.at_s - first.at_s,
+        processes=processes,
+        taken_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        machine=read_machine(first.machine, last.machine),
+        cgroups=_cgroups(first, last),
+        file_locks=locks,
+        holders=find_holders(processes, locks, py_spy),
+        orphans=_join(Look(0.0, {}, last.machine), look(orphan_pids, py_spy, fair_memory=True)),
+        sources=_read_sources(processes),
+        blindness=_blindness(py_spy, first, last),
+    )
+
+
+def _join(first: Look, last: Look) -> tuple[Process, ...]:
+    uptime_s = read_uptime_s()
+    return tuple(_join_process(pid, first, last, uptime_s) for pid in last.processes)
+
+
+def _join_process(pid: int, first: Look, last: Look, uptime_s: float) -> Process:
+    seen, before = last.processes[pid], first.processes.get(pid)
+    mounts = read_mounts(pid)
+    place = last.cgroup_of.get(pid)
+    return Process(
+        pid=pid,
+        parent=seen.stat.parent,
+        name=seen.stat.name,
+        command=read_command(pid),
+        is_python=seen.is_python,
+        age_s=max(0.0, uptime_s - seen.stat.started_s),
+        group=seen.stat.group,
+        session=seen.stat.session,
+        user=seen.status.user,
+        tracer=seen.status.tracer,
+        exit_status=seen.stat.exit_status if seen.stat.state == "Z" else None,
+        cores=seen.status.cores,
+        descriptors=read_descriptors(pid, mounts, read_sockets(pid)),
+        descriptor_count=count_descriptors(pid) or 0,
+        descriptor_limit=read_descriptor_limit(pid),
+        rank=read_rank(pid),
+        cgroup=place.name if place else "",
+        shm=read_shm_space(pid),
+        stderr_tail=read_stderr_tail(pid, mounts),
+        first=before.sample if before else None,
+        last=seen.sample,
+        threads=_join_threads(pid, before, seen),
+    )
+
+
+def _join_threads(pid: int, before: SeenProcess | None, seen: SeenProcess) -> tuple[Thread, ...]:
+    earlier = before.threads if before else {}
+    return tuple(_join_thread(pid, tid, earlier.get(tid), thread) for tid, thread in seen.threads.items())
+
+
+def _join_thread(pid: int, tid: int, before: SeenThread | None, seen: SeenThread) -> Thread:
+    first = replace(before.sample, frames=_absolute(pid, before.sample.frames)) if before else None
+    last = replace(seen.sample, frames=_absolute(pid, seen.sample.frames))
+    return Thread(tid, seen.name, seen.python_name or (before.python_name if before else ""), first, last)
+
+
+def _absolute(pid: int, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """A script named on the command line keeps its relative name in its frames."""
+    if all(frame.file.startswith(("/", "<")) for frame in frames):
+        return frames
+    try:
+        folder = os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return frames
+    return tuple(frame if frame.file.startswith(("/", "<")) else replace(frame, file=os.path.join(folder, frame.file)) for frame in frames)
+
+
+def _cgroups(first: Look, last: Look) -> tuple[Cgroup, ...]:
+    return tuple(read_cgroup(place, first.cgroups.get(place, after), after) for place, after in last.cgroups.items())
+
+
+def _read_sources(processes: tuple[Process, ...]) -> tuple[tuple[str, str], ...]:
+    """The user's own files on the stacks, read through the process's root; never from a file system that may be the one that hangs."""
+    wanted: dict[str, int] = {}
+    for process in processes:
+        for thread in process.threads:
+            for sample in (thread.first, thread.last):
+                wanted.update({frame.file: process.pid for frame in (sample.frames if sample else ()) if is_users_file(frame.file)})
+    found = {}
+    for file, pid in list(wanted.items())[:MOST_SOURCES]:
+        text = None if is_remote(filesystem_of(file, read_mounts(pid))) else read_text(f"/proc/{pid}/root{file}", LARGEST_SOURCE)
+        if text:
+            found[file] = text
+    return tuple(found.items())
+
+
+def is_users_file(file: str) -> bool:
+    return file.startswith("/") and not any(part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python"))
+
+
+def _blindness(py_spy: str | None, first: Look, last: Look) -> tuple[Blindness, ...]:
+    if py_spy is None:
+        return (explain_no_py_spy(),)
+    problems = [(pid, process.problem) for each in (first, last) for pid, process in each.processes.items() if process.problem]
+    explained = (explain_refusal(pid, problem) for pid, problem in problems if is_alive(pid) and not _is_zombie(pid, last))
+    return tuple(dict.fromkeys(explained))
+
+
+def _is_zombie(pid: int, seen: Look) -> bool:
+    return pid not in seen.processes or seen.processes[pid].stat.state == "Z"

@@ -1,0 +1,288 @@
+"""What was seen of a patient: plain frozen records, no judgement, no clock, nothing that reads.
+
+    Examination ─┬─ Process ─┬─ Thread ─── ThreadSample (first, last) ─── Frame, Call ─── Futex
+                 │           ├─ Descriptor ─── Socket
+                 │           └─ Memory, CpuSample (first, last)
+                 ├─ Cgroup, Machine
+                 ├─ FileLock, Holder          who has what somebody waits for
+                 └─ Blindness                 what could not be seen, why, and what would allow it
+
+`first` and `last` are the two looks, `window_s` apart. A thread or process that came or went between them has one of them as None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Frame:
+    function: str
+    file: str
+    line: int
+    values: tuple[tuple[str, str], ...] = ()
+    """Only what names the work at hand (indices, worker numbers): never the user's data."""
+
+    @property
+    def name(self) -> str:
+        return self.function.rsplit(".", 1)[-1]
+
+    def value(self, name: str) -> str | None:
+        return dict(self.values).get(name)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.function}"
+
+
+@dataclass(frozen=True)
+class Futex:
+    address: int
+    private: bool
+    """A private futex can be woken by threads of its own process only."""
+    mapping: str = ""
+    inode: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """The system call a thread is in, with what its arguments point at."""
+
+    name: str
+    descriptors: tuple[int, ...] = ()
+    path: str | None = None
+    filesystem: str = ""
+    """Of `path`."""
+    futex: Futex | None = None
+    limit_s: float | None = None
+    """None: it waits for ever."""
+    stack_pointer: int = 0
+
+
+@dataclass(frozen=True)
+class ThreadSample:
+    state: str
+    cpu_s: float
+    delayed_s: float = 0.0
+    """Was runnable, but no core was free."""
+    switches: int = 0
+    asleep_s: float | None = None
+    """Since it last ran; None where the kernel does not tell."""
+    wchan: str = ""
+    call: Call | None = None
+    frames: tuple[Frame, ...] = ()
+    """Innermost first; empty where Python's stack is not known."""
+    libraries: tuple[str, ...] = ()
+    """Native libraries on its stack, innermost first."""
+    owns_gil: bool = False
+
+
+@dataclass(frozen=True)
+class Thread:
+    tid: int
+    name: str
+    python_name: str = ""
+    first: ThreadSample | None = None
+    last: ThreadSample | None = None
+
+    @property
+    def cpu_used_s(self) -> float:
+        return self.last.cpu_s - self.first.cpu_s if self.first and self.last else 0.0
+
+    @property
+    def delayed_s(self) -> float:
+        return self.last.delayed_s - self.first.delayed_s if self.first and self.last else 0.0
+
+
+@dataclass(frozen=True)
+class Socket:
+    family: str
+    state: str = ""
+    local: str = ""
+    remote: str = ""
+    remote_inode: int = 0
+    """The other end, where it is on this machine."""
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    number: int
+    target: str
+    kind: str
+    """file, pipe, fifo, socket, device, shared memory, memfd, epoll, or other"""
+    inode: int = 0
+    device: int = 0
+    readable: bool = True
+    writable: bool = False
+    filesystem: str = ""
+    socket: Socket | None = None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes. `pss` shares what is shared fairly among the sharers, `private` is what would be freed if the process ended."""
+
+    rss: int
+    anonymous: int = 0
+    file: int = 0
+    shared: int = 0
+    swap: int = 0
+    pss: int | None = None
+    private: int | None = None
+
+
+@dataclass(frozen=True)
+class ProcessSample:
+    state: str
+    cpu_s: float
+    major_faults: int = 0
+    memory: Memory | None = None
+
+
+@dataclass(frozen=True)
+class ShmSpace:
+    """/dev/shm as this process sees it."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
+class JournalRow:
+    """What an antifreeze worker last wrote about itself."""
+
+    worker: int
+    state: str
+    batch: int | None = None
+    sample: str | None = None
+    since_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    parent: int
+    name: str
+    command: tuple[str, ...]
+    is_python: bool
+    age_s: float
+    group: int = 0
+    session: int = 0
+    user: int = 0
+    tracer: int = 0
+    exit_status: int | None = None
+    """Of a zombie, as waitpid() would give it."""
+    cores: tuple[int, ...] = ()
+    descriptors: tuple[Descriptor, ...] = ()
+    descriptor_count: int = 0
+    descriptor_limit: int | None = None
+    rank: str | None = None
+    cgroup: str = ""
+    shm: ShmSpace | None = None
+    stderr_tail: str = ""
+    journal: JournalRow | None = None
+    first: ProcessSample | None = None
+    last: ProcessSample | None = None
+    threads: tuple[Thread, ...] = ()
+
+    def descriptor(self, number: int) -> Descriptor | None:
+        return next((each for each in self.descriptors if each.number == number), None)
+
+    @property
+    def main(self) -> Thread | None:
+        return next((thread for thread in self.threads if thread.tid == self.pid), None)
+
+    @property
+    def state(self) -> str:
+        return self.last.state if self.last else "gone"
+
+    @property
+    def cpu_used_s(self) -> float:
+        return self.last.cpu_s - self.first.cpu_s if self.first and self.last else 0.0
+
+
+@dataclass(frozen=True)
+class FileLock:
+    """A line of /proc/locks; those who wait carry the number of the lock they wait for."""
+
+    number: int
+    kind: str
+    pid: int
+    device: int
+    inode: int
+    waiting: bool = False
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process outside the patient's tree that has something the patient waits for."""
+
+    pid: int
+    command: tuple[str, ...]
+    frames: tuple[Frame, ...] = ()
+    inodes: tuple[int, ...] = ()
+    """Pipes it can write to, and the other ends of sockets."""
+
+
+@dataclass(frozen=True)
+class Cgroup:
+    """Counters are what grew during the window, but `oom_kills`, which counts since the cgroup was made."""
+
+    path: str
+    cpu_quota_cores: float | None = None
+    throttled_s: float = 0.0
+    throttled_periods: int = 0
+    periods: int = 0
+    memory_limit: int | None = None
+    memory_used: int | None = None
+    oom_kills: int = 0
+    frozen: bool = False
+
+
+@dataclass(frozen=True)
+class OomKill:
+    pid: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    cores: int
+    memory_total: int = 0
+    memory_available: int = 0
+    swap_total: int = 0
+    swapped_in: int = 0
+    swapped_out: int = 0
+    kernel: str = ""
+    oom_kills: tuple[OomKill, ...] = ()
+
+
+@dataclass(frozen=True)
+class Blindness:
+    what: str
+    why: str
+    allow: str
+
+
+@dataclass(frozen=True)
+class Examination:
+    patient: int
+    """The root of the examined tree."""
+    window_s: float
+    processes: tuple[Process, ...]
+    asked: int = 0
+    """The process the user named, where it was a worker of the patient."""
+    taken_at: str = ""
+    machine: Machine = field(default_factory=lambda: Machine(cores=1))
+    cgroups: tuple[Cgroup, ...] = ()
+    file_locks: tuple[FileLock, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    orphans: tuple[Process, ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
+    """The text of the user's own files that appear in a stack."""
+    blindness: tuple[Blindness, ...] = ()
+
+    def process(self, pid: int) -> Process | None:
+        return next((each for each in (*self.processes, *self.orphans) if each.pid == pid), None)
+
+    def source(self, file: str) -> str | None:
+        return dict(self.sources).get(file)

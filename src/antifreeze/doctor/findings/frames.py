@@ -1,0 +1,71 @@
+"""Python stacks, read as a person reads them: what is the user's own, what is torch's, which sample is at hand."""
+
+from __future__ import annotations
+
+from antifreeze.doctor.facts.model import Frame
+
+Frames = tuple[Frame, ...]
+NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "<string>", "/antifreeze/src/antifreeze/")
+
+WORKER_LOOP = ("_worker_loop", "torch/utils/data/_utils/worker.py")
+FETCH = ("fetch", "torch/utils/data/_utils/fetch.py")
+LOADER = "torch/utils/data/dataloader.py"
+PIN_LOOP = ("_pin_memory_loop", "torch/utils/data/_utils/pin_memory.py")
+QUEUES = "multiprocessing/queues.py"
+
+
+def is_users(frame: Frame) -> bool:
+    return not any(part in frame.file for part in NOT_THE_USERS)
+
+
+def find(frames: Frames, name: str, file: str) -> Frame | None:
+    return next((frame for frame in frames if frame.name == name and frame.file.endswith(file)), None)
+
+
+def has(frames: Frames, name: str, file: str) -> bool:
+    return find(frames, name, file) is not None
+
+
+def above(frames: Frames, name: str, file: str) -> Frames:
+    """The frames that this function called; all of them where it is not on the stack."""
+    for position, frame in enumerate(frames):
+        if frame.name == name and frame.file.endswith(file):
+            return frames[:position]
+    return frames
+
+
+def place(frames: Frames) -> Frame | None:
+    """The innermost frame of the user's own code, else the innermost one."""
+    return next((frame for frame in frames if is_users(frame)), frames[0] if frames else None)
+
+
+def sample_of(frames: Frames) -> str | None:
+    """The index that torch's fetcher works on; a data set may have changed its own argument by now."""
+    for frame in frames:
+        if frame.file.endswith(FETCH[1]):
+            found = frame.value("idx")
+            if found is not None:
+                return found
+    called = next((frame.value("index") for frame in reversed(frames) if frame.name in ("__getitem__", "__getitems__")), None)
+    if called is not None:
+        return called
+    fetch = find(frames, *FETCH)
+    return fetch.value("possibly_batched_index") if fetch else None
+
+
+def stage_of(frames: Frames) -> str:
+    """Which part of the loading a worker is in, in words."""
+    if any("_utils/collate.py" in frame.file for frame in frames) or any(frame.name.startswith("collate") for frame in frames):
+        return "collating"
+    return "in a sample"
+
+
+def short(frame: Frame) -> str:
+    """ "dataset.py:88 in read_member" """
+    return f"{frame.file.rsplit('/', 1)[-1]}:{frame.line} in {frame.name}"
+
+
+def trace(frames: Frames, most: int = 4) -> str:
+    """The user's own frames, outermost first: "train.py:12 main > data.py:88 __getitem__"."""
+    own = [frame for frame in frames if is_users(frame)] or list(frames[:1])
+    return " > ".join(f"{frame.file.rsplit('/', 1)[-1]}:{frame.line} {frame.name}" for frame in reversed(own[:most]))

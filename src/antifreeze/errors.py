@@ -1,0 +1,75 @@
+"""Every exception antifreeze raises by itself; a data set's own exception keeps its own type.
+
+AntifreezeError
+├── OptionError          (ValueError)    an argument that cannot be, or two that contradict each other
+├── StateMismatch        (ValueError)    load_state_dict() with a state of another loader
+├── LoaderClosed         (RuntimeError)  next() on an iterator that was closed, or that belongs to another process
+└── LoadingError         (RuntimeError)  a batch could not be delivered
+    ├── LoaderTimeout                    `timeout` seconds passed without a batch
+    ├── SampleTimeout                    one sample took longer than `sample_timeout_s`
+    ├── SampleLost                       one sample ended its worker again and again
+    ├── BadSample                        a sample that is None, or does not fit the others of its batch
+    ├── TooManyBadSamples                more were skipped or replaced than `max_bad_samples` allows
+    ├── BatchNotPicklable                what the collate function made cannot leave the worker
+    ├── BatchTooLarge                    a batch that does not fit into memory or `memory_budget`
+    ├── WorkerStartFailed                a worker could not be started
+    └── LoaderGaveUp                     workers died faster than the restart budget allows
+"""
+
+from __future__ import annotations
+
+
+class AntifreezeError(Exception):
+    """The root: `except AntifreezeError` catches what antifreeze says, and nothing of the user's."""
+
+
+class OptionError(AntifreezeError, ValueError):
+    pass
+
+
+class StateMismatch(AntifreezeError, ValueError):
+    pass
+
+
+class LoaderClosed(AntifreezeError, RuntimeError):
+    pass
+
+
+class LoadingError(AntifreezeError, RuntimeError):
+    pass
+
+
+class LoaderTimeout(LoadingError):
+    pass
+
+
+class SampleTimeout(LoadingError):
+    pass
+
+
+class SampleLost(LoadingError):
+    pass
+
+
+class BadSample(LoadingError):
+    pass
+
+
+class TooManyBadSamples(LoadingError):
+    pass
+
+
+class BatchNotPicklable(LoadingError):
+    pass
+
+
+class BatchTooLarge(LoadingError):
+    pass
+
+
+class WorkerStartFailed(LoadingError):
+    pass
+
+
+class LoaderGaveUp(LoadingError):
+    pass

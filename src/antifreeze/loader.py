@@ -1,0 +1,216 @@
+"""`antifreeze.DataLoader`: torch's DataLoader by arguments and behaviour, on our own iterator."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, Sampler
+
+from antifreeze.delivery.iterator import LoaderIterator
+from antifreeze.delivery.ledger import Ledger
+from antifreeze.delivery.position import check_fits, fresh_state
+from antifreeze.errors import OptionError
+from antifreeze.options import Options
+from antifreeze.plan.randomness import set_generator_state
+from antifreeze.report import Report
+from antifreeze.slots.ring import Ring
+from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader
+from antifreeze.tuning.cores import auto_workers
+
+_warned_of_platform = False
+
+
+class DataLoader(TorchDataLoader):  # type: ignore[type-arg]
+    """A drop-in for `torch.utils.data.DataLoader`: the same arguments in the same order, and our own by keyword.
+
+    on_bad_sample       "raise" (default), "skip", "replace", or a callable (index, error) that returns one of them
+    max_bad_samples     how many may be skipped or replaced per epoch: a count, or a fraction of the data set
+    keep_batches_full   with "skip": the next samples move up (default), or batches come short
+    sample_timeout_s    a sample that takes longer is bad, and its worker is replaced (default 300; None: no limit)
+    stall_report_s      after this long without a batch, what everybody is doing is printed (default 30; None: never)
+    memory_budget       bytes that batches in flight may take, such as "4GiB"
+    max_restarts_per_minute   workers that may be replaced before the loader gives up (default 30)
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int | str = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        on_bad_sample: str | Callable[[Any, BaseException], str] = "raise",
+        max_bad_samples: int | float | None = None,
+        keep_batches_full: bool = True,
+        sample_timeout_s: float | None = 300.0,
+        stall_report_s: float | None = 30.0,
+        memory_budget: int | str | None = None,
+        max_restarts_per_minute: int = 30,
+    ) -> None:
+        self.options = Options.checked(
+            on_bad_sample=on_bad_sample,
+            max_bad_samples=max_bad_samples,
+            keep_batches_full=keep_batches_full,
+            sample_timeout_s=sample_timeout_s,
+            stall_report_s=stall_report_s,
+            memory_budget=memory_budget,
+            max_restarts_per_minute=max_restarts_per_minute,
+        )
+        self._prefetch_asked = prefetch_factor is not None
+        self._rows_failed = False
+        self._ledger = Ledger()
+        self._spare_ring: Ring | None = None
+        self._resume_state: dict[str, Any] | None = None
+        self._open: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._latest: weakref.ref[Any] | None = None
+        self._last_state: dict[str, Any] | None = None
+        torch_arguments = {
+            "batch_size": batch_size,
+            "shuffle": shuffle,
+            "sampler": sampler,
+            "batch_sampler": batch_sampler,
+            "num_workers": _count_workers(num_workers),
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "drop_last": drop_last,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+            "pin_memory_device": pin_memory_device,
+            "in_order": in_order,
+        }
+        super().__init__(dataset, **{name: value for name, value in torch_arguments.items() if name in TORCH_ARGUMENTS})
+        self.in_order = in_order
+
+    # --- iterating ---
+
+    def _get_iterator(self) -> Any:
+        if not _platform_allows():
+            return super()._get_iterator()
+        if self.num_workers:
+            self.check_worker_number_rationality()
+        iterator = LoaderIterator(self)
+        self._open.add(iterator)
+        return iterator
+
+    def __iter__(self) -> Any:
+        iterator = super().__iter__()
+        self._latest = weakref.ref(iterator)
+        return iterator
+
+    def close(self) -> None:
+        """Ends all workers and frees all shared memory that no batch holds; the loader can be iterated again. May be called twice."""
+        for iterator in list(self._open):
+            iterator.close()
+        self._open.clear()
+        self._iterator = None
+        if self._spare_ring is not None:
+            self._spare_ring.close()
+            self._spare_ring = None
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- what it did ---
+
+    def report(self) -> Report:
+        """Where the time went, what was skipped and why, and one verdict; of all epochs so far."""
+        return Report.of(self._ledger, self.num_workers)
+
+    def __repr__(self) -> str:
+        workers = f"{self.num_workers} workers" if self.num_workers else "no workers"
+        timing = self._ledger.timing
+        return (
+            f"<antifreeze.DataLoader over {type(self.dataset).__name__}: batch_size={self.batch_size}, {workers}, "
+            f"{timing.batches:,} batches delivered in {timing.epochs} epochs>"
+        )
+
+    # --- position ---
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest iteration is: what was delivered of it, and all that is needed to go on with the same bytes."""
+        latest = self._latest() if self._latest is not None else None
+        if self._resume_state is not None:
+            return dict(self._resume_state)
+        if latest is None or not isinstance(latest, LoaderIterator):
+            return dict(self._last_state) if self._last_state is not None else fresh_state(self)
+        return latest.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The next iter(loader) goes on where the state was taken; a state of a finished epoch begins the next one."""
+        check_fits(state_dict, self)
+        if self.generator is not None and state_dict["generator"] is not None:
+            set_generator_state(self.generator, state_dict["generator"])
+        self._resume_state = dict(state_dict)
+
+    def _take_resume_state(self) -> dict[str, Any] | None:
+        state, self._resume_state = self._resume_state, None
+        return None if state is None or state["finished"] else state
+
+    # --- what iterators borrow ---
+
+    def _borrow_ring(self) -> Ring:
+        ring, self._spare_ring = self._spare_ring, None
+        return Ring() if ring is None or ring.closed else ring
+
+    def _return_ring(self, ring: Ring) -> None:
+        if self._spare_ring is None and not ring.closed and os.getpid() == ring.owner_pid:
+            self._spare_ring = ring
+        else:
+            ring.close()
+
+    def _start_context(self) -> Any:
+        return torch.multiprocessing if self.multiprocessing_context is None else self.multiprocessing_context
+
+
+def _count_workers(num_workers: int | str) -> int:
+    if num_workers == "auto":
+        return auto_workers()
+    if isinstance(num_workers, str):
+        raise OptionError(f'num_workers={num_workers!r}: expected an int of 0 or more, or "auto"')
+    return num_workers
+
+
+def _platform_allows() -> bool:
+    """Linux with memfd and Unix sockets; elsewhere torch's own iterators serve, and one warning says what is missing."""
+    global _warned_of_platform
+    missing = missing_on_this_platform()
+    if missing and not _warned_of_platform:
+        _warned_of_platform = True
+        warnings.warn(f"antifreeze works through torch's own iterators here, without supervision, resume and shared slots: {missing}", stacklevel=4)
+    return not missing
+
+
+def missing_on_this_platform() -> str:
+    """What antifreeze needs and this system does not have; empty on Linux."""
+    needed = {"memfd_create": os, "pidfd_open": os, "register_at_fork": os, "send_fds": socket}
+    lacking = [name for name, module in needed.items() if not hasattr(module, name)]
+    if lacking:
+        return f"{sys.platform} has no {', '.join(lacking)}"
+    return ""

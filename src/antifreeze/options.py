@@ -1,0 +1,115 @@
+"""What the user may choose beside torch's own arguments: checked once here, frozen, passed whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from antifreeze.errors import OptionError
+
+BadSampleChoice = Callable[[Any, BaseException], Any]
+"""Called in the parent with (index, error); returns "raise", "skip" or "replace"."""
+
+
+class OnBadSample(Enum):
+    RAISE = "raise"
+    SKIP = "skip"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Our keyword arguments, after the door."""
+
+    on_bad_sample: OnBadSample | BadSampleChoice = OnBadSample.RAISE
+    max_bad_samples: int | float | None = None
+    keep_batches_full: bool = True
+    sample_timeout_s: float | None = 300.0
+    stall_report_s: float | None = 30.0
+    memory_budget_bytes: int | None = None
+    max_restarts_per_minute: int = 30
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        on_bad_sample: Any,
+        max_bad_samples: Any,
+        keep_batches_full: Any,
+        sample_timeout_s: Any,
+        stall_report_s: Any,
+        memory_budget: Any,
+        max_restarts_per_minute: Any,
+    ) -> Options:
+        """From what the user gave; raises OptionError with the name of the argument."""
+        return cls(
+            on_bad_sample=_on_bad_sample(on_bad_sample),
+            max_bad_samples=_max_bad_samples(max_bad_samples),
+            keep_batches_full=_flag("keep_batches_full", keep_batches_full),
+            sample_timeout_s=_seconds("sample_timeout_s", sample_timeout_s),
+            stall_report_s=_seconds("stall_report_s", stall_report_s),
+            memory_budget_bytes=parse_bytes("memory_budget", memory_budget),
+            max_restarts_per_minute=_count("max_restarts_per_minute", max_restarts_per_minute),
+        )
+
+    @property
+    def forgives(self) -> bool:
+        """Whether a bad sample may be anything but an error."""
+        return self.on_bad_sample is not OnBadSample.RAISE
+
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+def parse_bytes(name: str, value: int | str | None) -> int | None:
+    """4096, "512MiB", "4 GB" or None."""
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", value) if isinstance(value, str) else None
+    unit = _UNITS.get(match.group(2).lower()) if match else None
+    if match is None or unit is None or float(match.group(1)) <= 0:
+        raise OptionError(f'{name}={value!r}: expected a number of bytes above 0, such as 4_000_000_000 or "4GiB"')
+    return int(float(match.group(1)) * unit)
+
+
+def _on_bad_sample(value: Any) -> OnBadSample | BadSampleChoice:
+    if callable(value) and not isinstance(value, OnBadSample):
+        chosen: BadSampleChoice = value
+        return chosen
+    try:
+        return OnBadSample(value)
+    except ValueError:
+        raise OptionError(f'on_bad_sample={value!r}: expected "raise", "skip", "replace" or a callable (index, error)') from None
+
+
+def _max_bad_samples(value: Any) -> int | float | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    if isinstance(value, float) and 0 <= value <= 1:
+        return value
+    raise OptionError(f"max_bad_samples={value!r}: expected a count (an int of 0 or more) or a fraction (a float from 0 to 1)")
+
+
+def _seconds(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    raise OptionError(f"{name}={value!r}: expected seconds above 0, or None to switch it off")
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise OptionError(f"{name}={value!r}: expected an int of 0 or more")
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise OptionError(f"{name}={value!r}: expected True or False")

@@ -1,0 +1,166 @@
+"""The plan of a map-style data set: batches of indices, drawn from the user's sampler exactly as torch draws them.
+
+    sampler ──▶ [i₀ i₁ i₂ …] ──▶ batch 0, batch 1, …          position: the ordinal of a sample in its epoch
+
+1. The sampler is advanced by `draw()` alone, one batch at a time, never further.
+2. A resumed plan draws the same order again from the random state of the epoch's start and passes over what was delivered;
+   a sampler with state_dict()/load_state_dict() is asked instead. An order that begins otherwise than the first time is refused.
+3. `draw_spare` takes the next sample of the order for a batch that lost one; later batches begin after it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler
+
+from antifreeze.errors import StateMismatch
+from antifreeze.plan.randomness import as_it_was, snapshot
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """Batch `number` of the epoch; `indices` is a list, or the single index of a loader without automatic batching."""
+
+    number: int
+    indices: Any
+    position: int
+    after: MapPosition
+
+    @property
+    def rows(self) -> int:
+        return len(self.indices) if isinstance(self.indices, list) else 1
+
+
+@dataclass(frozen=True)
+class MapPosition:
+    """How far a plan is after a batch: enough to go on from there."""
+
+    batches: int
+    samples: int
+    sampler_state: Any
+
+
+class MapPlan:
+    def __init__(self, index_sampler: Any, auto_collation: bool, generator: torch.Generator | None) -> None:
+        self._index_sampler = index_sampler
+        self._auto_collation = auto_collation
+        self._generator = generator
+        self._composes = auto_collation and type(index_sampler) is BatchSampler
+        self._source = index_sampler.sampler if self._composes else index_sampler
+        self._iterator: Iterator[Any] | None = None
+        self._adopted: Iterator[Any] | None = None
+        self._spares: frozenset[int] = frozenset()
+        self.randomness: dict[str, Any] | None = None
+        self.beginning: int | None = None
+        self.position = MapPosition(0, 0, None)
+
+    def resume(
+        self, position: MapPosition, randomness: dict[str, Any] | None, beginning: int | None, spares: frozenset[int] = frozenset()
+    ) -> None:
+        """Before the first draw: go on after `position` of an epoch whose order was drawn from `randomness` and began so;
+        the samples at `spares` have moved up already."""
+        self.position = position
+        self._spares = spares
+        self.randomness = randomness
+        self.beginning = beginning
+
+    def adopt(self, iterator: Iterator[Any]) -> None:
+        """Before the first draw: torch's iterator has asked the sampler for this one already."""
+        if not self._composes:
+            self._adopted = iterator
+
+    def draw(self) -> PlannedBatch | None:
+        """The next batch; None at the end. May raise what the user's sampler raises."""
+        with self._beginning():
+            if self._iterator is None:
+                self._iterator = self._begin()
+            self._pass_spares()
+            indices = self._next_indices(self._iterator)
+        if indices is _END:
+            return None
+        before = self.position
+        if self._auto_collation and not isinstance(indices, list):
+            indices = list(indices)
+        if self.beginning is None:
+            self.beginning = _check_sum([indices])
+        count = len(indices) if self._auto_collation else 1
+        self.position = MapPosition(before.batches + 1, before.samples + count, self._sampler_state())
+        return PlannedBatch(before.batches, indices, before.samples, self.position)
+
+    def draw_spare(self) -> tuple[Any, int] | None:
+        """(index, position) of the next sample, where this plan makes the batches itself."""
+        if not self._composes or self._iterator is None:
+            return None
+        index = next(self._iterator, _END)
+        if index is _END:
+            return None
+        before = self.position
+        self.position = MapPosition(before.batches, before.samples + 1, self._sampler_state())
+        return index, before.samples
+
+    def _pass_spares(self) -> None:
+        """Batches begin after a spare, never across one: it was drawn between two of them."""
+        while self._iterator is not None and self.position.samples in self._spares:
+            next(self._iterator, None)
+            self.position = replace(self.position, samples=self.position.samples + 1)
+
+    def _beginning(self) -> Any:
+        """Around the first draw of a resumed epoch the generators are as they were at its start."""
+        if self._iterator is not None:
+            return nullcontext()
+        if self.randomness is None:
+            self.randomness = snapshot(self._generator)
+            return nullcontext()
+        return as_it_was(self.randomness, self._generator)
+
+    def _next_indices(self, iterator: Iterator[Any]) -> Any:
+        if not self._composes:
+            return next(iterator, _END)
+        size, drop_last = self._index_sampler.batch_size, self._index_sampler.drop_last
+        batch = list(islice(iterator, size))
+        return _END if not batch or (drop_last and len(batch) < size) else batch
+
+    def _begin(self) -> Iterator[Any]:
+        if self.position.sampler_state is not None and hasattr(self._source, "load_state_dict"):
+            self._source.load_state_dict(self.position.sampler_state)
+            return iter(self._source)
+        iterator = iter(self._source) if self._adopted is None else self._adopted
+        if self.position.sampler_state is not None:
+            iterator.load_state_dict(self.position.sampler_state)  # type: ignore[attr-defined]
+            return iterator
+        self._pass_over(iterator)
+        return iterator
+
+    def _pass_over(self, iterator: Iterator[Any]) -> None:
+        """What was delivered before; in passing, whether the order is the one it was."""
+        if not self.position.batches:
+            return
+        passed = self.position.samples if self._composes else self.position.batches
+        first = list(islice(iterator, min(passed, self._index_sampler.batch_size) if self._composes else 1))
+        indices = first if self._composes else [list(index) if self._auto_collation else index for index in first]
+        if _check_sum([indices] if self._composes else indices) != self.beginning:
+            raise StateMismatch(
+                f"the sampler {type(self._source).__name__} gives another order than when the state was taken, so it cannot be resumed;\n"
+                "  what to do: give the loader a generator=, seed the sampler by itself, or give it state_dict() and load_state_dict()"
+            )
+        next(islice(iterator, passed - len(first), passed - len(first)), None)
+
+    def _sampler_state(self) -> Any:
+        for source in (self._source, self._iterator):
+            if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
+                return source.state_dict()
+        return None
+
+
+def _check_sum(indices: list[Any]) -> int:
+    return zlib.crc32(repr(indices).encode())
+
+
+_END = object()

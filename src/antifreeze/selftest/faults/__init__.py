@@ -1,0 +1,35 @@
+"""The programs, grouped by what is sick. Importing this fills the table."""
+
+from antifreeze.selftest.faults import (
+    batches,
+    collating,
+    deaths,
+    exceptions,
+    handles,
+    hangs,
+    iterables,
+    machine,
+    odd_samples,
+    odd_workers,
+    places,
+    samplers,
+    starting,
+    stopping,
+)
+
+__all__ = [
+    "batches",
+    "collating",
+    "deaths",
+    "exceptions",
+    "handles",
+    "hangs",
+    "iterables",
+    "machine",
+    "odd_samples",
+    "odd_workers",
+    "places",
+    "samplers",
+    "starting",
+    "stopping",
+]

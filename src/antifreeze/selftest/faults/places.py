@@ -1,0 +1,195 @@
+"""Loaders in unusual places: daemonic processes, workers, threads, forked parents, ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+
+from antifreeze.selftest.fault import BATCH, Expectation, Outcome, fault
+from antifreeze.selftest.trial import Numbers, Trial, row
+
+
+def noting_errors(trial: Trial, body: Callable[[], None]) -> Callable[[], None]:
+    """For a body that runs in a thread or another process: what it raises is the trial's error."""
+
+    def run() -> None:
+        try:
+            body()
+        except BaseException as error:
+            trial.failed(error)
+
+    return run
+
+
+def in_process(trial: Trial, body: Callable[[], None], daemon: bool) -> None:
+    process = multiprocessing.get_context("fork").Process(target=noting_errors(trial, body), daemon=daemon)
+    process.start()
+    process.join(60)
+
+
+@fault("in-daemonic-process", "a loader inside a daemonic process", "FIELD 6: pt#15950, FIELD 1.28")
+def in_daemon(trial: Trial) -> None:
+    in_process(trial, lambda: trial.epoch(trial.loader(trial.numbers())), daemon=True)
+
+
+class Nested(Numbers):
+    """Every sample comes from a loader of its own."""
+
+    def __init__(self, folder: Path, loader_class: Any) -> None:
+        super().__init__(folder, 4)
+        self.loader_class = loader_class
+
+    def __getitem__(self, index: int) -> Any:
+        inner = self.loader_class(Numbers(self.folder), batch_size=None, num_workers=1)
+        return row([int(one[0]) for one in inner][index])
+
+
+@fault("loader-within-worker", "a worker uses a loader with workers", "FIELD 1.28, anomalib#3016")
+def nested(trial: Trial) -> None:
+    trial.epoch(trial.loader(Nested(trial.folder, trial.loader_class), num_workers=1), range(4))
+
+
+def in_thread(trial: Trial, body: Callable[[], None]) -> None:
+    thread = threading.Thread(target=noting_errors(trial, body))
+    thread.start()
+    thread.join(60)
+
+
+@fault("in-thread", "a loader made and used in a thread", "F1")
+def in_a_thread(trial: Trial) -> None:
+    in_thread(trial, lambda: trial.epoch(trial.loader(trial.numbers())))
+
+
+@fault(
+    "started-by-thread-that-ended",
+    "the thread that started the workers ends, and another goes on",
+    "FIELD 1.15",
+)
+def thread_ended(trial: Trial) -> None:
+    made: list[Any] = []
+    loader = trial.loader(trial.numbers(64))
+    trial.plan(range(64))
+
+    def begin() -> None:
+        made.append(iter(loader))
+        trial.drain(made[0], 2)
+
+    in_thread(trial, begin)
+    time.sleep(0.3)
+    trial.drain(made[0])
+
+
+@fault("two-threads-two-loaders", "two threads, each with its loader", "FIELD 1.1b")
+def two_threads(trial: Trial) -> None:
+    bodies = [noting_errors(trial, lambda: trial.epoch(trial.loader(trial.numbers()))) for _ in range(2)]
+    threads = [threading.Thread(target=body) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+@fault("parent-forks-mid-epoch", "the user forks the parent mid-epoch; the child must not take or break anything", "issue 3 Stopping")
+def forked_parent(trial: Trial) -> None:
+    trial.plan(range(64))
+    iterator: Any = iter(trial.loader(trial.numbers(64)))
+    trial.drain(iterator, 3)
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(Exception):
+            trial.drain(iterator, 2)
+        del iterator
+        gc.collect()
+        os._exit(0)
+    wait_for(child, 3)
+    trial.drain(iterator)
+
+
+def wait_for(child: int, seconds: float) -> None:
+    """A child that is not over by then is frozen, and must not freeze this program."""
+    deadline_s = time.monotonic() + seconds
+    while os.waitpid(child, os.WNOHANG)[0] == 0:
+        if time.monotonic() > deadline_s:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise TimeoutError("the forked child hangs in next(), or in dropping the iterator")
+        time.sleep(0.02)
+
+
+@fault(
+    "parent-starts-process-mid-epoch",
+    "the user starts a multiprocessing.Process mid-epoch, which ends in the usual way",
+    "issue 3 Stopping",
+)
+def starts_process(trial: Trial) -> None:
+    trial.plan(range(64))
+    iterator = iter(trial.loader(trial.numbers(64)))
+    trial.drain(iterator, 3)
+    in_process(trial, lambda: print(gc.collect()), daemon=False)
+    trial.drain(iterator)
+
+
+class Torn(Numbers):
+    """Has its first four samples bad, and so one full batch less."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index < BATCH:
+            raise ValueError("the picture is torn")
+        return super().__getitem__(index)
+
+
+def rank(trial: Trial, number: int, dataset: Numbers, plan: range) -> None:
+    """A rank that has one batch less leaves the other one waiting in a collective it never joins."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{trial.folder}/store", rank=number, world_size=2)
+    loader = trial.loader(dataset, num_workers=1)
+    trial.plan(plan)
+    for batch in loader:
+        trial.got(batch)
+        torch.distributed.all_reduce(torch.ones(1))
+    trial.report(loader)
+    (trial.folder / f"done-{number}").touch()
+    while not (trial.folder / f"done-{1 - number}").exists():
+        time.sleep(0.05)  # what a real rank does: the next epoch's collective
+    torch.distributed.destroy_process_group()
+
+
+def two_ranks(trial: Trial, second: Numbers, plan: range) -> None:
+    context = multiprocessing.get_context("fork")
+    bodies = [lambda: rank(trial, 0, trial.numbers(16), range(16)), lambda: rank(trial, 1, second, plan)]
+    ranks = [context.Process(target=noting_errors(trial, body)) for body in bodies]
+    for one in ranks:
+        one.start()
+    for one in ranks:
+        one.join(60)
+
+
+@fault(
+    "rank-with-one-batch-less",
+    "two ranks with unequal numbers of batches: found before the collective hangs",
+    "FIELD 6: pt#141069, FIELD 1.16",
+    Expectation((Outcome.FINISHED, Outcome.ERROR), cause="rank", said="rank"),
+)
+def uneven_ranks(trial: Trial) -> None:
+    two_ranks(trial, trial.numbers(12), range(12))
+
+
+@fault(
+    "rank-with-bad-samples",
+    "one of two ranks skips four samples: its batches do not become fewer",
+    "issue 3 Bad samples",
+    Expectation((Outcome.FINISHED, Outcome.ERROR), cause="rank"),
+    options={"on_bad_sample": "skip"},
+)
+def rank_skips(trial: Trial) -> None:
+    two_ranks(trial, Torn(trial.folder, 16), range(4, 16))

@@ -1,0 +1,264 @@
+"""How the rows of a batch lie in a slot, and how samples become rows and rows a batch.
+
+    sample (tree)            slot (columns)                      batch (tree)
+    (image, {"y": 3})  ──▶  |image 0|image 1|…|  |y 0|y 1|…|  ──▶  [images, {"y": ys}]
+
+1. A layout is learned from one sample by asking torch's default_collate what it makes of it; only plain tensors, numpy arrays and
+   numbers in plain containers have one (`learn` returns None for all else).
+2. Leaf offsets are a function of the layout and the rows of the batch, so workers that never spoke agree on them.
+3. A later sample that differs in type, dtype, shape or structure is Irregular: nothing is converted or broadcast silently.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import numpy as np
+import torch
+
+from antifreeze.torch_private import collates_as_torch, default_collate
+
+ALIGNMENT = 64
+LARGE_ROW_BYTES = 16 * 1024
+"""From here on a row is copied as soon as it is there, so its memory can serve the next sample; smaller ones are stacked together."""
+
+
+class Irregular(Exception):
+    """A sample does not fit the layout; its text says how."""
+
+
+class LeafKind(Enum):
+    TENSOR = "tensor"
+    ARRAY = "array"
+    NUMBER = "number"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    kind: LeafKind
+    python_type: type
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @cached_property
+    def row_bytes(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        if self.kind is LeafKind.NUMBER:
+            return self.python_type.__name__
+        return f"{self.kind.value} {str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """An inner node: a tuple, list, dict (with its keys) or namedtuple (with its type)."""
+
+    python_type: type
+    keys: tuple[Any, ...] | None
+    children: tuple[Branch | Leaf, ...]
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    tree: Branch | Leaf
+    leaves: tuple[Leaf, ...]
+
+    @cached_property
+    def row_bytes(self) -> int:
+        return sum(leaf.row_bytes for leaf in self.leaves)
+
+    @cached_property
+    def key(self) -> int:
+        """Equal in all processes for equal layouts."""
+        return zlib.crc32(repr((self.tree, self.leaves)).encode())
+
+    def offsets(self, rows: int) -> list[int]:
+        """Where each leaf's column begins in a slot of `rows` rows; one more entry: the bytes used in all."""
+        offsets, at = [], 0
+        for leaf in self.leaves:
+            offsets.append(at)
+            at += -(-leaf.row_bytes * rows // ALIGNMENT) * ALIGNMENT
+        return [*offsets, at]
+
+    def columns(self, buffer: Any, rows: int) -> list[torch.Tensor]:
+        """One tensor per leaf over `buffer`, all `rows` rows of it."""
+        views = []
+        for leaf, offset in zip(self.leaves, self.offsets(rows), strict=False):
+            shape = (rows, *leaf.shape)
+            if leaf.row_bytes * rows == 0:
+                views.append(torch.empty(shape, dtype=leaf.dtype))
+            else:
+                count = leaf.row_bytes * rows // leaf.dtype.itemsize
+                views.append(torch.frombuffer(buffer, dtype=leaf.dtype, count=count, offset=offset).view(shape))
+        return views
+
+    def assemble(self, columns: Sequence[torch.Tensor]) -> Any:
+        """The batch as default_collate would have built it."""
+        return _assemble(self.tree, iter(columns))
+
+
+def learn(sample: Any) -> RowLayout | None:
+    """The layout of samples like this one, or None where they have none."""
+    if not _is_plain(sample):
+        return None
+    try:
+        reference = default_collate([sample])
+        tree = _tree(sample, reference)
+    except Exception:  # the batch itself will raise what torch raises, with the sample's index
+        return None
+    leaves: list[Leaf] = []
+    _collect(tree, leaves)
+    return RowLayout(tree, tuple(leaves)) if leaves else None
+
+
+def transpose(layout: RowLayout, samples: Sequence[Any]) -> list[Sequence[Any]]:
+    """One column of sample parts per leaf, in the order of layout.leaves."""
+    columns: list[Sequence[Any]] = []
+    _transpose(layout.tree, samples, columns)
+    return columns
+
+
+def write_column(leaf: Leaf, into: torch.Tensor, column: Sequence[Any]) -> None:
+    """Copies `column` into the rows of `into`, all of one kind, dtype and shape, or raises Irregular."""
+    _WRITERS[leaf.kind](leaf, into, column)
+
+
+# --- learning ---------------------------------------------------------------------------------------------------------
+
+_CONTAINERS = (tuple, list, dict)
+
+
+def _is_plain(sample: Any) -> bool:
+    kind = type(sample)
+    if not collates_as_torch(sample):
+        return False
+    if kind is dict:
+        return bool(sample) and all(_is_plain(part) for part in sample.values())
+    if kind in (tuple, list) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        return bool(sample) and all(_is_plain(part) for part in sample)
+    if kind is torch.Tensor:
+        return bool(sample.layout is torch.strided and sample.device.type == "cpu" and not (sample.requires_grad or sample.is_nested))
+    if kind is np.ndarray or kind is np.memmap:
+        return bool(sample.dtype.isnative and sample.dtype.kind in "biufc")
+    return kind in (int, float, bool) or (isinstance(sample, (np.number, np.bool_)) and sample.dtype.isnative)
+
+
+def _tree(sample: Any, reference: Any) -> Branch | Leaf:
+    kind = type(sample)
+    if kind is dict:
+        return Branch(dict, tuple(sample), tuple(_tree(sample[key], reference[key]) for key in sample))
+    if issubclass(kind, (tuple, list)):
+        return Branch(kind, None, tuple(_tree(part, made) for part, made in zip(sample, reference, strict=True)))
+    if kind is torch.Tensor:
+        leaf_kind = LeafKind.TENSOR
+    elif issubclass(kind, np.ndarray):
+        leaf_kind = LeafKind.ARRAY
+    else:
+        leaf_kind = LeafKind.NUMBER
+    if kind is np.ndarray or kind is np.memmap:
+        kind = np.ndarray
+    return Leaf(leaf_kind, kind, reference.dtype, tuple(reference.shape[1:]))
+
+
+def _collect(node: Branch | Leaf, leaves: list[Leaf]) -> None:
+    if isinstance(node, Leaf):
+        leaves.append(node)
+    else:
+        for child in node.children:
+            _collect(child, leaves)
+
+
+# --- samples to rows --------------------------------------------------------------------------------------------------
+
+
+def _transpose(node: Branch | Leaf, samples: Sequence[Any], columns: list[Sequence[Any]]) -> None:
+    if isinstance(node, Leaf):
+        columns.append(samples)
+        return
+    if set(map(type, samples)) != {node.python_type}:
+        raise Irregular(f"its container is not a {node.python_type.__name__}")
+    if set(map(len, samples)) != {len(node.children)}:
+        raise Irregular(f"its {node.python_type.__name__} has not {len(node.children)} parts")
+    if node.keys is None:
+        parts: Any = zip(*samples, strict=True)
+    else:
+        parts = (_by_key(key, samples) for key in node.keys)
+    for child, part in zip(node.children, parts, strict=True):
+        _transpose(child, part, columns)
+
+
+def _by_key(key: Any, samples: Sequence[Any]) -> list[Any]:
+    try:
+        return list(map(itemgetter(key), samples))
+    except KeyError:
+        raise Irregular(f"its dict has no key {key!r}") from None
+
+
+_dtype_of: Callable[[Any], Any] = attrgetter("dtype")
+_shape_of: Callable[[Any], Any] = attrgetter("shape")
+
+
+def _write_tensors(leaf: Leaf, into: torch.Tensor, column: Sequence[Any]) -> None:
+    if set(map(type, column)) != {torch.Tensor} or set(map(_dtype_of, column)) != {leaf.dtype}:
+        raise Irregular(f"a part is not a {leaf}")
+    if column[0].shape != leaf.shape:
+        raise Irregular(f"a part has shape {list(column[0].shape)}, not {list(leaf.shape)}")
+    if len(column) == 1:
+        if column[0].requires_grad or column[0].layout is not torch.strided or column[0].is_nested:
+            raise Irregular("a tensor requires grad or is not dense")
+        into[0].copy_(column[0])
+        return
+    try:
+        torch.stack(tuple(column), 0, out=into)
+    except (RuntimeError, TypeError) as error:
+        raise Irregular(str(error)) from None
+
+
+def _write_arrays(leaf: Leaf, into: torch.Tensor, column: Sequence[Any]) -> None:
+    rows = into.numpy()
+    if not set(map(type, column)) <= {np.ndarray, np.memmap} or set(map(_dtype_of, column)) != {rows.dtype}:
+        raise Irregular(f"a part is not a {leaf}")
+    if set(map(_shape_of, column)) != {leaf.shape}:
+        raise Irregular(f"a part has not shape {list(leaf.shape)}")
+    for row, part in enumerate(column):
+        rows[row] = part
+
+
+def _write_numbers(leaf: Leaf, into: torch.Tensor, column: Sequence[Any]) -> None:
+    if set(map(type, column)) != {leaf.python_type}:
+        raise Irregular(f"a part is not a {leaf.python_type.__name__}")
+    try:
+        into.numpy()[:] = column
+    except OverflowError as error:
+        raise Irregular(str(error)) from None
+
+
+_WRITERS: dict[LeafKind, Callable[[Leaf, torch.Tensor, Sequence[Any]], None]] = {
+    LeafKind.TENSOR: _write_tensors,
+    LeafKind.ARRAY: _write_arrays,
+    LeafKind.NUMBER: _write_numbers,
+}
+
+
+# --- rows to batch ----------------------------------------------------------------------------------------------------
+
+
+def _assemble(node: Branch | Leaf, columns: Any) -> Any:
+    if isinstance(node, Leaf):
+        return next(columns)
+    parts = [_assemble(child, columns) for child in node.children]
+    if node.keys is not None:
+        return dict(zip(node.keys, parts, strict=True))
+    if hasattr(node.python_type, "_fields"):
+        return node.python_type(*parts)
+    return parts

@@ -1,0 +1,210 @@
+"""A batch of any kind in a slot: a pickle, with the bytes of tensors and arrays beside it instead of inside it.
+
+    |count|offset size|offset size|…|   pickle of the objects   |   table of tensors   |  bytes  |  bytes  | …
+     header, int64                       part 0                     part 1                part 2…
+
+1. A dense CPU tensor is one row of the table: (storage part, offset, size, stride, dtype, requires_grad).
+2. Tensors that overlap in one storage share one part, and share it again in the parent; a view of a huge storage sends only
+   the bytes it spans. Strides are kept where that costs no more than twice the values.
+3. Everything else goes the way pickle protocol 5 knows, its buffers out of band: numpy arrays are not copied into the pickle.
+4. What cannot be pickled raises here, in the worker, beside the code that made it.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+ALIGNMENT = 64
+_PARTS_BEFORE_BUFFERS = 2
+_GRAIN = 16  # parts of a storage begin at multiples of this, so that every dtype stays aligned
+
+_NON_LEAF = (
+    "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support crossing process "
+    "boundaries.  If you just want to transfer the data, call detach() on the tensor before serializing (e.g., putting it "
+    "on the queue)."
+)
+
+
+@dataclass
+class Parcel:
+    """The parts of one batch, not yet in a slot."""
+
+    parts: list[Any]
+    size_bytes: int = 0
+    offsets: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        at = 8 * (1 + 2 * len(self.parts))
+        for part in self.parts:
+            at = -(-at // ALIGNMENT) * ALIGNMENT
+            self.offsets.append(at)
+            at += len(part)
+        self.size_bytes = at
+
+    def write(self, buffer: Any) -> None:
+        places = [number for offset, part in zip(self.offsets, self.parts, strict=True) for number in (offset, len(part))]
+        struct.pack_into(f"<{1 + len(places)}q", buffer, 0, len(self.parts), *places)
+        target = np.frombuffer(buffer, dtype=np.uint8)
+        for offset, part in zip(self.offsets, self.parts, strict=True):
+            if len(part):
+                target[offset : offset + len(part)] = np.frombuffer(part, dtype=np.uint8)
+
+
+def pack(batch: Any) -> Parcel:
+    """Raises what pickle raises where the batch holds something that cannot leave the process."""
+    stream = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    pickler = _Pickler(stream, buffers.append)
+    pickler.dump(batch)
+    storages, table = _split_storages(pickler.tensors)
+    arrays = [buffer.raw() for buffer in buffers]
+    return Parcel([stream.getbuffer(), memoryview(pickle.dumps((len(storages), table), protocol=5)), *storages, *arrays])
+
+
+def unpack(owner: np.ndarray[Any, Any]) -> Any:
+    """The batch; its tensors and arrays are views of `owner` and keep it alive."""
+    (count,) = struct.unpack_from("<q", owner, 0)
+    places = struct.unpack_from(f"<{2 * count}q", owner, 8)
+    view = memoryview(owner)
+    parts = [view[offset : offset + size] for offset, size in zip(places[::2], places[1::2], strict=True)]
+    storage_count, table = pickle.loads(parts[1])
+    storages = [
+        _storage_over(owner, places[2 * number], places[2 * number + 1])
+        for number in range(_PARTS_BEFORE_BUFFERS, _PARTS_BEFORE_BUFFERS + storage_count)
+    ]
+    tensors = [_restore(storages, *row) for row in table]
+    unpickler = _Unpickler(io.BytesIO(parts[0]), buffers=parts[_PARTS_BEFORE_BUFFERS + storage_count :])
+    unpickler.tensors = tensors
+    return unpickler.load()
+
+
+# --- pickling ---------------------------------------------------------------------------------------------------------
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, stream: io.BytesIO, keep_buffer: Callable[[pickle.PickleBuffer], Any]) -> None:
+        super().__init__(stream, protocol=5, buffer_callback=keep_buffer)
+        self.tensors: list[torch.Tensor] = []
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is torch.Tensor and _is_dense(value):
+            if value.requires_grad and not value.is_leaf:
+                raise RuntimeError(_NON_LEAF)
+            self.tensors.append(value)
+            return _tensor_number, (len(self.tensors) - 1,)
+        return NotImplemented
+
+
+def _tensor_number(number: int) -> torch.Tensor:
+    raise RuntimeError("a parcel was unpickled outside of antifreeze")
+
+
+class _Unpickler(pickle.Unpickler):
+    tensors: list[torch.Tensor]
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name == "_tensor_number" and module == __name__:
+            return self.tensors.__getitem__
+        return super().find_class(module, name)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not (tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    )
+
+
+# --- tensors to parts of storages and back ----------------------------------------------------------------------------
+
+
+@dataclass
+class _Piece:
+    tensor: torch.Tensor
+    begin: int
+    end: int
+    part: int = -1
+
+
+def _split_storages(tensors: list[torch.Tensor]) -> tuple[list[memoryview], list[tuple[Any, ...]]]:
+    pieces = [_piece(tensor) for tensor in tensors]
+    by_storage: dict[int, list[_Piece]] = {}
+    for piece in pieces:
+        by_storage.setdefault(piece.tensor.untyped_storage()._cdata, []).append(piece)
+    parts: list[memoryview] = []
+    part_begins: list[int] = []
+    for sharing in by_storage.values():
+        for begin, end, group in _overlapping(sharing):
+            for piece in group:
+                piece.part = len(parts)
+            parts.append(_bytes_of(group[0].tensor, begin, end))
+            part_begins.append(begin)
+    table = [_row(piece, part_begins[piece.part]) for piece in pieces]
+    return parts, table
+
+
+def _piece(tensor: torch.Tensor) -> _Piece:
+    requires_grad, tensor = tensor.requires_grad, tensor.detach()
+    if tensor.numel() and _span(tensor) > 2 * tensor.numel():
+        tensor = tensor.contiguous()
+    tensor.requires_grad_(requires_grad)
+    item = tensor.element_size()
+    begin = tensor.storage_offset() * item
+    return _Piece(tensor, begin, begin + (_span(tensor) * item if tensor.numel() else 0))
+
+
+def _span(tensor: torch.Tensor) -> int:
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _overlapping(pieces: list[_Piece]) -> list[tuple[int, int, list[_Piece]]]:
+    groups: list[tuple[int, int, list[_Piece]]] = []
+    for piece in sorted(pieces, key=lambda piece: piece.begin):
+        begin = piece.begin // _GRAIN * _GRAIN
+        if groups and begin < groups[-1][1]:
+            first, end, group = groups[-1]
+            groups[-1] = (first, max(end, piece.end), [*group, piece])
+        else:
+            groups.append((begin, piece.end, [piece]))
+    return groups
+
+
+def _bytes_of(tensor: torch.Tensor, begin: int, end: int) -> memoryview:
+    if end <= begin:
+        return memoryview(b"")
+    window = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage(), begin, (end - begin,))
+    return memoryview(window.numpy())
+
+
+def _row(piece: _Piece, part_begin: int) -> tuple[Any, ...]:
+    tensor = piece.tensor
+    offset = (piece.begin - part_begin) // tensor.element_size()
+    return piece.part, offset, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.requires_grad
+
+
+def _storage_over(owner: np.ndarray[Any, Any], offset: int, size: int) -> torch.UntypedStorage:
+    if size == 0:
+        return torch.UntypedStorage(0)
+    return torch.frombuffer(owner, dtype=torch.uint8, count=size, offset=offset).untyped_storage()
+
+
+def _restore(
+    storages: list[torch.UntypedStorage],
+    part: int,
+    offset: int,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+    requires_grad: bool,
+) -> torch.Tensor:
+    tensor = torch.empty(0, dtype=dtype).set_(storages[part], offset, shape, stride)
+    return tensor.requires_grad_() if requires_grad else tensor

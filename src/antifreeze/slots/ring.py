@@ -1,0 +1,147 @@
+"""The parent's side of the slots: who holds which, and when one may be used again.
+
+    free ──take()──▶ filling (workers write) ──lend()──▶ lent to the user ──last tensor dies──▶ free
+                              └──give_back()──▶ free (a batch that failed)
+
+1. A slot is lent through an array that every tensor of the batch keeps alive; its death is the end of the lease.
+2. The ring never waits for the user: with nothing free it grows by a slot. From MAX_LENT lent slots on, batches are copied out
+   by the caller (`crowded`), so that neither mappings nor descriptors grow with what the user keeps.
+3. Slots beyond what is in flight go back to the system as they come home.
+4. A slot that was lent while the process forked stays as it is while that child may look at it: until the pool whose worker
+   it is has ended (`quarantine`, `release_quarantine`), for ever where the user forked.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from antifreeze.slots.arena import Arena
+
+MAX_LENT = 64
+SPARE_SLOTS = 2
+_USER_FORK = -1
+
+_rings: weakref.WeakSet[Ring] = weakref.WeakSet()
+
+
+class Ring:
+    def __init__(self) -> None:
+        self.arena = Arena.create()
+        self.owner_pid = os.getpid()
+        self._free: deque[int] = deque()
+        self._retired: list[int] = []  # numbers whose memory went back to the system
+        self._filling: set[int] = set()
+        self._lent: dict[int, weakref.ref[Any]] = {}
+        self._returned: deque[int] = deque()  # appended to by finalizers, in any thread, at any moment
+        self._quarantined: dict[int, set[int]] = {}
+        self._made = 0
+        self._most_filling = 0
+        _rings.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Ring {self._made} slots: {len(self._free)} free, {len(self._filling)} filling, {len(self._lent)} lent>"
+
+    def take(self) -> int:
+        self._welcome_back()
+        if self._free:
+            slot = self._free.pop()  # the one used last is the one whose pages are warm
+        elif self._retired:
+            slot = self._retired.pop()
+        else:
+            slot = self._made
+            self._made += 1
+        self._filling.add(slot)
+        self._most_filling = max(self._most_filling, len(self._filling))
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """A slot that was taken but not lent; every worker that wrote to it has finished or is dead."""
+        self._filling.discard(slot)
+        self._free.append(slot)
+
+    def recall_filling(self) -> None:
+        """The workers that were filling them are gone."""
+        self._free.extend(self._filling)
+        self._filling.clear()
+
+    def abandon(self, slot: int) -> None:
+        """Never use it again: a worker that cannot be ended may still write to it."""
+        self._filling.discard(slot)
+
+    def lend(self, slot: int, size_bytes: int) -> np.ndarray[Any, Any]:
+        """The slot's bytes; the slot comes home when the returned array and everything made over it are gone."""
+        owner = np.frombuffer(self.arena.map(slot, size_bytes), dtype=np.uint8)
+        returned = self._returned
+        self._filling.discard(slot)
+        self._lent[slot] = weakref.ref(owner, lambda _: returned.append(slot))
+        return owner
+
+    @property
+    def crowded(self) -> bool:
+        self._welcome_back()
+        return len(self._lent) >= MAX_LENT
+
+    def used_bytes(self) -> int:
+        return self.arena.used_bytes()
+
+    def quarantine(self, holder: int) -> None:
+        """What is lent now may be seen by `holder` (a pool's number, or a process that the user forked)."""
+        for slot in self._lent:
+            self._quarantined.setdefault(slot, set()).add(holder)
+
+    def release_quarantine(self, holder: int) -> None:
+        for slot, holders in list(self._quarantined.items()):
+            holders.discard(holder)
+            if not holders:
+                del self._quarantined[slot]
+                if slot not in self._lent:
+                    self._free.append(slot)
+
+    def _welcome_back(self) -> None:
+        while self._returned:
+            slot = self._returned.popleft()
+            del self._lent[slot]
+            if slot not in self._quarantined:
+                self._free.append(slot)
+        while len(self._free) > self._most_filling + SPARE_SLOTS:
+            slot = self._free.popleft()
+            self.arena.discard(slot)
+            self._retired.append(slot)
+
+    @property
+    def closed(self) -> bool:
+        return self.arena.descriptor < 0
+
+    def close(self) -> None:
+        """May be called twice; what is lent stays valid until it dies."""
+        self.arena.close()
+        self._free.clear()
+        self._filling.clear()
+
+
+_own_fork = False
+
+
+def mark_own_fork(active: bool) -> None:
+    """A fork that starts a worker is accounted for by its pool."""
+    global _own_fork
+    _own_fork = active
+
+
+def _after_fork_in_parent() -> None:
+    if not _own_fork:
+        for ring in list(_rings):
+            ring.quarantine(_USER_FORK)
+
+
+def _after_fork_in_child() -> None:
+    for ring in list(_rings):
+        ring.close()  # the memory is the parent's to write; what the child was holding stays readable
+
+
+os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

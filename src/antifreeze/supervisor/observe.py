@@ -1,0 +1,80 @@
+"""What the system tells about a worker from outside, whatever state it is in: read-only looks into /proc and the cgroup."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_READS = {0: "read", 17: "pread64", 19: "readv", 45: "recvfrom", 47: "recvmsg", 1: "write", 73: "flock", 72: "fcntl", 257: "openat"}
+_OTHER_CALLS = {202: "futex", 35: "nanosleep", 230: "clock_nanosleep", 7: "poll", 23: "select", 232: "epoll_wait", 281: "epoll_pwait", 61: "wait4"}
+
+
+def process_state(pid: int) -> str:
+    """One letter: R running, S sleeping, D uninterruptible, T stopped, Z ended; '?' where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "?"
+
+
+def system_call(pid: int) -> str | None:
+    """The system call it is in, with the file behind its descriptor; None while it computes."""
+    try:
+        words = Path(f"/proc/{pid}/syscall").read_text().split()
+    except OSError:
+        return None
+    if not words or words[0] in ("running", "-1"):
+        return None
+    number = int(words[0])
+    if number in _READS:
+        return f"{_READS[number]}() on {_file_of(pid, int(words[1], 16))}"
+    return f"{_OTHER_CALLS[number]}()" if number in _OTHER_CALLS else f"system call {number}"
+
+
+def oom_kills() -> int:
+    """How often the kernel's out-of-memory killer struck here: in this process's cgroup where it counts, else on the machine."""
+    count = 0
+    for file in (_cgroup_file("memory.events"), Path("/proc/vmstat")):
+        try:
+            match = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE) if file else None
+        except OSError:
+            match = None
+        count += int(match.group(1)) if match else 0
+    return count
+
+
+def available_memory_bytes() -> int | None:
+    """What may still be used: the machine's, or the cgroup's where that is less."""
+    try:
+        match = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    amounts = [int(match.group(1)) * 1024] if match else []
+    limit, used = _number(_cgroup_file("memory.max")), _number(_cgroup_file("memory.current"))
+    if limit is not None and used is not None:
+        amounts.append(max(0, limit - used))
+    return min(amounts, default=None)
+
+
+def _cgroup_file(name: str) -> Path | None:
+    try:
+        line = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return None
+    folder = Path("/sys/fs/cgroup") / line[3:].strip().lstrip("/")
+    return folder / name if (folder / name).exists() else None
+
+
+def _number(file: Path | None) -> int | None:
+    try:
+        return int(file.read_text()) if file else None
+    except (OSError, ValueError):
+        return None
+
+
+def _file_of(pid: int, descriptor: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{descriptor}")
+    except OSError:
+        return f"descriptor {descriptor}"

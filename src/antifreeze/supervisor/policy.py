@@ -1,0 +1,59 @@
+"""Numbers that decide: how a batch is split, how many are in flight, how often a worker may be replaced. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+TASK_NS = 3_000_000
+"""A task shorter than this is not worth splitting further: handing one over costs some ten microseconds on each side."""
+
+SPLIT_BATCHES = 6
+"""With batches split among workers, about this many in flight keep all of them busy."""
+
+
+def tasks_per_batch(rows: int, workers: int, sample_ns: int | None, splittable: bool) -> int:
+    """In how many tasks a batch is given out; nothing is known of the samples' cost before the first one is done."""
+    if not splittable or workers <= 1:
+        return 1
+    by_time = workers if sample_ns is None else rows * sample_ns // TASK_NS
+    for_few_batches = -(-2 * workers // SPLIT_BATCHES)
+    return int(max(1, min(rows, workers, max(by_time, for_few_batches))))
+
+
+def batches_in_flight(workers: int, tasks: int, asked: int | None) -> int:
+    """How many batches are loaded ahead of the loop: enough that every worker has one task and another waiting."""
+    if asked is not None:
+        return asked
+    if tasks == 1:
+        return workers + max(2, workers // 2)
+    return max(3, -(-2 * workers // tasks) + 1)
+
+
+def within_budget(batches: int, batch_bytes: int | None, budget_bytes: int | None) -> int:
+    """At least one batch: whether one fits at all was decided before it was written."""
+    if budget_bytes is None or not batch_bytes:
+        return batches
+    return max(1, min(batches, budget_bytes // batch_bytes - 1))
+
+
+class RestartBudget:
+    """At most `allowed` replacements in any `window_s` seconds."""
+
+    def __init__(self, allowed: int, window_s: float = 60.0) -> None:
+        self.allowed = allowed
+        self.window_s = window_s
+        self._at: deque[float] = deque()
+
+    def spend(self, now_s: float) -> bool:
+        """Whether one more replacement is within the budget; counts it if so."""
+        while self._at and self._at[0] <= now_s - self.window_s:
+            self._at.popleft()
+        if len(self._at) >= self.allowed:
+            return False
+        self._at.append(now_s)
+        return True
+
+
+def stall_intervals_s(first_s: float, reports: int) -> float:
+    """When the next stall report is due, counted from the start of the wait: at 1×, 3×, 7×, 15× … of the first."""
+    return float(first_s * (2 ** (reports + 1) - 1))

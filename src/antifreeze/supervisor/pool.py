@@ -1,0 +1,540 @@
+"""The only loop: waits for workers, lets the state decide, acts.
+
+    submit ──▶ PoolState ──▶ Send ──▶ worker            wait ──▶ poll(sockets, pidfds) ──▶ PoolState ──▶ resolved batch
+
+1. It waits only inside `wait`, in steps of TICK_S at most, and looks at deadlines at each step.
+2. The end of a worker is an event like any other: its tasks are given out again once it is reaped.
+3. Past the restart budget, or when a worker cannot be started, it gives up with the whole story.
+4. `close` ends everything within a fixed bound and may be called twice; in a forked child it only lets go.
+"""
+
+from __future__ import annotations
+
+import array
+import itertools
+import os
+import pickle
+import select
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from antifreeze.channel.messages import (
+    Bounced,
+    LayoutFound,
+    Message,
+    NewEpoch,
+    OpenStream,
+    ParcelDone,
+    Ready,
+    RowsDone,
+    SampleFailed,
+    StreamEnded,
+    StreamState,
+    TaskFailed,
+    Work,
+)
+from antifreeze.errors import LoaderClosed, LoaderGaveUp, LoaderTimeout, LoadingError, SampleLost, SampleTimeout
+from antifreeze.events import Happening, Story
+from antifreeze.options import Options
+from antifreeze.slots.layout import RowLayout
+from antifreeze.slots.ring import Ring
+from antifreeze.supervisor.observe import oom_kills
+from antifreeze.supervisor.policy import RestartBudget, stall_intervals_s
+from antifreeze.supervisor.process import Exit, WorkerProcess, end_all
+from antifreeze.supervisor.state import (
+    WHOLE_BATCH,
+    Action,
+    Batch,
+    Ending,
+    FreeSlot,
+    PoolState,
+    RowFailed,
+    Send,
+    TakenBack,
+    Task,
+    TaskEnded,
+    WorkerBack,
+    WorkerGone,
+)
+from antifreeze.supervisor.watch import Look, Watch, where_is
+from antifreeze.worker.failure import Failure
+from antifreeze.worker.journal import Journal, Stage
+from antifreeze.worker.main import WorkerSpec
+
+TICK_S = 0.25
+_numbers = itertools.count()
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+@dataclass
+class Content:
+    """What a batch is made of: a list of indices, one index, or nothing for a stream."""
+
+    indices: Any
+    position: int
+
+
+@dataclass
+class Costs:
+    """Where the workers' time went, in all."""
+
+    fetch_ns: int = 0
+    collate_ns: int = 0
+    write_ns: int = 0
+    samples: int = 0
+
+    def add(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
+        self.fetch_ns += fetch_ns
+        self.collate_ns += collate_ns
+        self.write_ns += write_ns
+        self.samples += rows
+
+    @property
+    def sample_ns(self) -> int | None:
+        return (self.fetch_ns + self.collate_ns + self.write_ns) // self.samples if self.samples else None
+
+
+@dataclass
+class StreamStart:
+    """Where a stream begins (again): what its worker must be told before its first task."""
+
+    stream: int
+    streams: int
+    skip_samples: int = 0
+    batch_rows: int = 1
+    state: bytes | None = None
+    worker: int = 0
+    finished_batches: dict[int, tuple[int, bytes | None]] = field(default_factory=dict)
+
+
+class Pool:
+    def __init__(self, context: Any, specs: list[WorkerSpec], ring: Ring, options: Options, costs: Costs, story: Story) -> None:
+        self.number = next(_numbers)
+        self.owner_pid = os.getpid()
+        self.ring = ring
+        self.options = options
+        self.story = story
+        self.costs = costs
+        self.layouts: dict[int, RowLayout] = {}
+        self.contents: dict[int, Content] = {}
+        self.streams: dict[int, StreamStart] = {}
+        self.user_seeded: int | None = None
+        self.restarts = 0
+        self.state = PoolState(len(specs), options.forgives)
+        self._specs = specs
+        self._context = context
+        self._journal = Journal.create(len(specs))
+        self._watch = Watch(self._journal, len(specs))
+        self._workers: list[WorkerProcess | None] = [None] * len(specs)
+        self._budget = RestartBudget(options.max_restarts_per_minute)
+        self._poll = select.epoll()
+        self._by_descriptor: dict[int, int] = {}
+        self._blame: dict[int, WorkerGone] = {}
+        self._began_s = time.monotonic()
+        self._oom_kills = oom_kills()
+        self._abandoned: list[WorkerProcess] = []
+        self._whole_batch_calls = False
+        self._last_stream_state: dict[int, bytes] = {}
+        _pools.add(self)
+
+    def __repr__(self) -> str:
+        live = sum(worker is not None for worker in self._workers)
+        return f"<Pool {len(self._workers)} workers: {live} live, {self.restarts} restarts, {self.state!r}>"
+
+    # --- life ---
+
+    def start(self, whole_batch_calls: bool) -> None:
+        """`whole_batch_calls`: the data set is asked for a batch at a time, so a deadline counts for all its samples."""
+        self._whole_batch_calls = whole_batch_calls
+        for number in range(len(self._specs)):
+            self._start_worker(number)
+
+    @property
+    def started(self) -> bool:
+        return any(worker is not None for worker in self._workers)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        workers = [worker for worker in self._workers if worker is not None]
+        self._workers = [None] * len(self._specs)
+        try:
+            if self.owner_pid == os.getpid():
+                self._abandoned += end_all(workers)
+                self.ring.release_quarantine(self.number)
+        finally:
+            self._poll.close()
+            self._journal.close()
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._poll.closed)
+
+    def disown(self) -> None:
+        """In a forked child: the workers are the parent's."""
+        self._workers = []
+        self._poll.close()
+        self._journal.close()
+
+    def _start_worker(self, number: int) -> None:
+        self.ring.quarantine(self.number)
+        self._journal.clear(number)
+        self._watch.forget(number)
+        shared = (self.ring.arena.descriptor, self._journal.descriptor)
+        worker = WorkerProcess(self._context, self._specs[number], shared, number)
+        self._workers[number] = worker
+        for descriptor in (worker.channel.fileno(), worker.pidfd):
+            self._poll.register(descriptor, select.EPOLLIN)
+            self._by_descriptor[descriptor] = number
+        for start in self.streams.values():
+            if start.worker == number:
+                self._open_stream(start)
+
+    # --- giving out ---
+
+    def submit(self, number: int, content: Content, rows: int, tasks: int, worker: int | None, stream: int | None = None) -> None:
+        self.contents[number] = content
+        self._perform(self.state.submit(number, self.ring.take(), rows, tasks, stream=stream, worker=worker))
+
+    def fill_row(self, number: int, row: int, index: Any) -> None:
+        self.contents[number].indices[row] = index
+        self._perform(self.state.fill_row(number, row))
+
+    def reload(self, number: int, indices: list[Any]) -> None:
+        self.contents[number].indices = indices
+        self._perform(self.state.reload(number, len(indices)))
+
+    def begin_epoch(self, specs: list[WorkerSpec]) -> None:
+        """Persistent workers go on; what is left of the last epoch is dropped."""
+        self._specs = specs
+        self._drain(0)
+        self._take_back_all()
+        self._perform(self.state.discard_all())
+        self.contents = {number: self.contents[number] for number in self.state.batches}
+        self.streams.clear()
+        for worker in self._workers:
+            if worker is not None:
+                spec = specs[worker.number]
+                self._send(worker, NewEpoch(spec.epoch, pickle.dumps((spec.base_seed, spec.shared_seed))))
+
+    def open_streams(self, starts: list[StreamStart]) -> None:
+        for start in starts:
+            self.streams[start.stream] = start
+            self._open_stream(start)
+
+    def _open_stream(self, start: StreamStart) -> None:
+        worker = self._workers[start.worker]
+        if worker is not None:
+            message = OpenStream(start.stream, start.streams, start.skip_samples, start.batch_rows, start.state or b"")
+            self._send(worker, message)
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Send):
+                self._send_task(action.worker, action.task)
+            elif isinstance(action, FreeSlot):
+                self.ring.give_back(action.slot)
+            else:
+                self._take_back(action.worker)
+
+    def _send_task(self, number: int, task: Task) -> None:
+        batch, content = self.state.batches[task.batch], self.contents[task.batch]
+        indices = content.indices
+        if batch.stream is None and isinstance(indices, list):
+            indices = indices[task.first_row : task.first_row + task.rows]
+        payload, pickled = _encode_indices(indices)
+        stream = -1 if batch.stream is None else batch.stream
+        position = content.position + task.first_row
+        worker = self._workers[number]
+        assert worker is not None
+        self._send(
+            worker,
+            Work(
+                task.number,
+                task.batch,
+                batch.slot,
+                batch.rows,
+                task.first_row,
+                task.rows,
+                position,
+                stream,
+                int(task.whole),
+                pickled,
+                payload,
+            ),
+        )
+
+    def _send(self, worker: WorkerProcess, message: Message) -> None:
+        try:
+            worker.channel.send(message)
+        except (BrokenPipeError, ConnectionError):
+            pass  # it has ended; that it has is an event of its own, and what it held comes back then
+
+    def _take_back(self, number: int) -> None:
+        worker = self._workers[number]
+        if worker is None:
+            return
+        tasks = []
+        for message in worker.take_back():
+            if isinstance(message, Work):
+                tasks.append(message.task)
+            else:
+                self._send(worker, message)
+        if tasks:
+            self._perform(self.state.handle(TakenBack(number, tuple(tasks))))
+
+    def _take_back_all(self) -> None:
+        for number, worker in enumerate(self._workers):
+            if worker is None:
+                continue
+            unread = tuple(message.task for message in worker.take_back() if isinstance(message, Work))
+            self.state.take_back_to_backlog(TakenBack(number, unread))
+
+    # --- waiting ---
+
+    def wait_ready(self) -> int:
+        """Until a worker has run worker_init_fn: the mask of generators that are the user's."""
+        self._wait(lambda: self.user_seeded, "the first worker to be ready", None)
+        assert self.user_seeded is not None
+        return self.user_seeded
+
+    def wait_resolved(self, pick: Callable[[], Batch | None], waiting_for: Callable[[], str], timeout_s: float | None) -> Batch:
+        """Until `pick` finds a batch that is no longer loading."""
+        found: Batch = self._wait(pick, waiting_for, timeout_s)
+        return found
+
+    def _wait(self, found: Callable[[], Any], waiting_for: Callable[[], str] | str, timeout_s: float | None) -> Any:
+        self._check_usable()
+        self._drain(0)
+        if (result := found()) is not None:
+            return result
+        began_s = time.monotonic()
+        reports = 0
+        while True:
+            self._perform(self.state.recalls())
+            self._drain(TICK_S if timeout_s is None else min(TICK_S, timeout_s))
+            if (result := found()) is not None:
+                return result
+            waited_s = time.monotonic() - began_s
+            reason = waiting_for if isinstance(waiting_for, str) else waiting_for()
+            self._check_deadlines()
+            first_s = self.options.stall_report_s
+            if first_s is not None and waited_s >= stall_intervals_s(first_s, reports):
+                reports += 1
+                self._report_stall(reason, waited_s)
+            if timeout_s is not None and waited_s >= timeout_s:
+                raise LoaderTimeout(f"DataLoader timed out after {timeout_s:g} seconds\n{self.describe_wait(reason, waited_s)}")
+
+    def _check_usable(self) -> None:
+        if self.owner_pid != os.getpid():
+            raise LoaderClosed(f"this iterator belongs to process {self.owner_pid}; make a new one with iter(loader) in process {os.getpid()}")
+        if self.closed:
+            raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
+
+    def _drain(self, wait_s: float) -> None:
+        """Handles everything that has arrived, waiting up to wait_s for the first of it."""
+        gone: list[int] = []
+        for descriptor, _ in self._poll.poll(wait_s):
+            number = self._by_descriptor.get(descriptor)
+            worker = None if number is None else self._workers[number]
+            if number is None or worker is None:
+                continue
+            self._receive_all(number, worker)
+            if descriptor == worker.pidfd:
+                gone.append(number)
+        for number in gone:
+            self._worker_gone(number)
+
+    def _receive_all(self, number: int, worker: WorkerProcess) -> None:
+        while (message := worker.channel.try_receive()) is not None:
+            self._receive(number, message)
+
+    def _receive(self, number: int, message: Message) -> None:
+        if isinstance(message, RowsDone):
+            self._count(message.rows, message.fetch_ns, 0, message.write_ns)
+            event = TaskEnded(number, message.task, Ending.ROWS, rows=message.rows, layout=message.layout)
+            self._ended(event)
+        elif isinstance(message, ParcelDone):
+            self._count(message.rows, message.fetch_ns, message.collate_ns, message.write_ns)
+            self._ended(TaskEnded(number, message.task, Ending.PARCEL, rows=message.rows, parcel_bytes=message.size_bytes))
+        elif isinstance(message, TaskFailed):
+            self._ended(TaskEnded(number, message.task, Ending.FAILED, failure=pickle.loads(message.payload)))
+        elif isinstance(message, Bounced):
+            self._ended(TaskEnded(number, message.task, Ending.BOUNCED))
+        elif isinstance(message, StreamEnded):
+            self._ended(TaskEnded(number, message.task, Ending.STREAM_ENDED))
+        elif isinstance(message, SampleFailed):
+            self._perform(self.state.handle(RowFailed(message.task, message.row, pickle.loads(message.payload))))
+        elif isinstance(message, LayoutFound):
+            self.layouts[message.key] = pickle.loads(message.payload)
+        elif isinstance(message, StreamState):
+            self._last_stream_state[message.stream] = message.payload
+        elif isinstance(message, Ready):
+            self.user_seeded = message.user_seeded
+
+    def _ended(self, event: TaskEnded) -> None:
+        batch_number = self.state.batch_of(event.task)
+        if batch_number is not None and event.ending in (Ending.ROWS, Ending.PARCEL):
+            stream = self.state.batches[batch_number].stream
+            if stream is not None:
+                self._stream_advanced(stream, batch_number, event.rows)
+        self._perform(self.state.handle(event))
+
+    def _stream_advanced(self, stream: int, batch: int, rows: int) -> None:
+        start = self.streams[stream]
+        start.skip_samples += rows
+        start.state = self._last_stream_state.get(stream)
+        start.finished_batches[batch] = (rows, start.state)
+
+    def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
+        self.costs.add(rows, fetch_ns, collate_ns, write_ns)
+        if rows:
+            self._watch.slowest_sample_s = max(self._watch.slowest_sample_s, fetch_ns / rows / 1e9)
+
+    # --- faults ---
+
+    def _worker_gone(self, number: int) -> None:
+        worker = self._workers[number]
+        assert worker is not None
+        entry = self._journal.row(number).read()
+        end = worker.reap()
+        for descriptor in (worker.channel.fileno(), worker.pidfd):
+            self._poll.unregister(descriptor)
+            self._by_descriptor.pop(descriptor, None)
+        worker.let_go()
+        self._workers[number] = None
+        gone = self._blame.pop(number, None) or self._suspect(number, entry.task, entry.row, entry.stage, entry.index, end)
+        self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {self._explain(end)}")
+        self.restarts += 1
+        if not self._budget.spend(time.monotonic()):
+            self._give_up(number)
+        self._perform(self.state.handle(gone))
+        self._start_worker(number)
+        self._perform(self.state.handle(WorkerBack(number)))
+
+    def _suspect(self, number: int, task: int, row: int, stage: Stage, index: Any, end: Exit) -> WorkerGone:
+        """Who was at it when the worker ended by itself."""
+        if stage in (Stage.STARTING, Stage.IDLE, Stage.SEND, Stage.ENDED):
+            return WorkerGone(number)
+        whole = self._whole_batch_calls or stage in (Stage.COLLATE, Stage.WRITE)
+        what = "collating or writing a batch" if whole else f"loading sample {index}"
+        text = (
+            f"worker {number} {self._explain(end)} while {what}, and so did the one before it\n"
+            '  what to do: on_bad_sample="skip" goes on without the sample; the line above says what ended the process'
+        )
+        failure = Failure.without_traceback(
+            SampleLost, text, stage=stage.name.lower(), worker=number, index=None if whole else index, row=None if whole else row, position=None
+        )
+        return WorkerGone(number, task, WHOLE_BATCH if whole else row, failure)
+
+    def _check_deadlines(self) -> None:
+        now_s = time.monotonic()
+        for number, worker in enumerate(self._workers):
+            if worker is None:
+                continue
+            look = self._watch.look(number, now_s)
+            queue = self.state.workers[number].queue
+            if (queue or look.entry.stage is Stage.STARTING) and self._watch.stopped(worker, look, now_s):
+                self._tell(Happening.DEADLINE, f"worker {number} (pid {worker.pid}) was stopped by a signal and is replaced")
+                self._blame[number] = WorkerGone(number)
+                worker.kill()
+                continue
+            samples = queue[0].rows if queue and (self._whole_batch_calls or look.entry.stage in (Stage.COLLATE, Stage.WRITE)) else 1
+            if self._watch.overdue(look, now_s, self.options.sample_timeout_s, samples) and number not in self._blame:
+                self._end_overdue(number, worker, look, now_s - look.since_s)
+
+    def _end_overdue(self, number: int, worker: WorkerProcess, look: Look, stuck_s: float) -> None:
+        entry = look.entry
+        whole = entry.stage in (Stage.COLLATE, Stage.WRITE) or self._whole_batch_calls
+        what = f"batch {entry.batch} ({entry.stage.name.lower()})" if whole else f"sample {entry.index}"
+        text = (
+            f"{what} took longer than {stuck_s:.1f} s in worker {number} (pid {worker.pid}), so the worker was ended\n{where_is(worker)}\n"
+            f'  what to do: on_bad_sample="skip" goes on without it; sample_timeout_s={self.options.sample_timeout_s:g} is the limit'
+        )
+        self._tell(Happening.DEADLINE, text)
+        self._blame[number] = WorkerGone(number)
+        if entry.stage is not Stage.STARTING:
+            failure = Failure.without_traceback(
+                SampleTimeout,
+                text,
+                stage=entry.stage.name.lower(),
+                worker=number,
+                index=None if whole else entry.index,
+                row=None if whole else entry.row,
+                position=None,
+            )
+            self._blame[number] = WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, final=True)
+        worker.kill()
+
+    def _give_up(self, number: int) -> None:
+        allowed = self._budget.allowed
+        text = (
+            f"workers ended more than {allowed} times within {self._budget.window_s:g} s, the last one was worker {number}\n"
+            f"the story:\n{self.story}\n"
+            f"  what to do: look at what ended them above; max_restarts_per_minute={allowed} is the limit"
+        )
+        self._tell(Happening.GAVE_UP, f"after {allowed} restarts")
+        self.close()
+        raise LoaderGaveUp(text)
+
+    def _explain(self, end: Exit) -> str:
+        text = end.describe()
+        now = oom_kills()
+        if end.code == -9 and now > self._oom_kills:
+            text += " (the kernel's out-of-memory killer struck in the meantime)"
+        self._oom_kills = now
+        return text
+
+    # --- telling ---
+
+    def _tell(self, what: Happening, text: str) -> None:
+        self.story.tell(time.monotonic() - self._began_s, what, text)
+
+    def _report_stall(self, reason: str, waited_s: float) -> None:
+        text = self.describe_wait(reason, waited_s)
+        self._tell(Happening.STALL, text)
+        print(f"antifreeze: {text}", file=sys.stderr, flush=True)
+
+    def describe_wait(self, reason: str, waited_s: float) -> str:
+        """What everybody is doing, for a stall report or a timeout."""
+        now_s = time.monotonic()
+        lines = [f"the loop has waited {waited_s:.1f} s for {reason}"]
+        for number, worker in enumerate(self._workers):
+            if worker is None:
+                continue
+            look = self._watch.look(number, now_s)
+            stuck_s = now_s - look.since_s
+            if look.entry.stage in (Stage.IDLE, Stage.ENDED):
+                lines.append(f"  worker {number} (pid {worker.pid}) is idle")
+                continue
+            doing = "starting" if look.entry.stage is Stage.STARTING else f"in sample {look.entry.index} of batch {look.entry.batch}"
+            lines.append(f"  worker {number} (pid {worker.pid}) has been {doing} ({look.entry.stage.name.lower()}) for {stuck_s:.1f} s")
+            lines.append(where_is(worker))
+        limit = self.options.sample_timeout_s
+        lines.append(f"  what to do: sample_timeout_s={limit if limit is None else f'{limit:g}'} ends a stuck sample; `antifreeze doctor {os.getpid()}` shows more")
+        return "\n".join(lines)
+
+
+def _encode_indices(indices: Any) -> tuple[bytes, int]:
+    if isinstance(indices, list) and set(map(type, indices)) <= {int}:
+        try:
+            return array.array("q", indices).tobytes(), 0
+        except OverflowError:
+            pass
+    try:
+        return pickle.dumps(indices, protocol=5), 1
+    except Exception as error:
+        raise LoadingError(f"the sampler gave an index that cannot be sent to a worker: {error}") from error
+
+
+def _after_fork_in_child() -> None:
+    for pool in list(_pools):
+        pool.disown()
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

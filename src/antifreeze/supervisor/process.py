@@ -1,0 +1,211 @@
+"""Starting and ending worker processes: the only file that does either.
+
+    parent ── socket ── worker         one pair each; the parent keeps the worker's end too, to take back what was not read
+    parent ── lifeline ─▶ worker       a pipe; when the parent's end closes, the kernel kills the worker
+    pidfd of the worker ─▶ parent      readable when the worker has ended, whatever the way
+
+1. A worker is not daemonic, so it may have workers of its own; it ends with its parent all the same.
+2. `end_all` ends any number of workers in parallel within STOP_S: asked, then SIGTERM, then SIGKILL.
+3. After a fork, the child lets go of every descriptor of its parent's workers.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+import signal
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from antifreeze.channel.channel import Channel, channel_pair
+from antifreeze.channel.messages import Message, Stop, Welcome
+from antifreeze.slots.ring import mark_own_fork
+from antifreeze.worker.main import STACK_SIGNAL, WorkerSpec, run_worker
+
+ASK_S = 0.5
+TERM_S = 0.5
+KILL_S = 1.0
+_BLOCKED_SEND_BYTES = 4 << 20
+
+_ours: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
+_starting = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a worker ended: `code` as multiprocessing tells it (negative: a signal), None where nobody can tell."""
+
+    code: int | None
+
+    def describe(self) -> str:
+        if self.code is None:
+            return "ended (somebody else took its exit code)"
+        if self.code >= 0:
+            return f"ended by itself with exit code {self.code}"
+        try:
+            name = signal.Signals(-self.code).name
+        except ValueError:
+            name = f"signal {-self.code}"
+        return f"was ended by {name}"
+
+
+class WorkerProcess:
+    """One worker, from its start until it is reaped."""
+
+    def __init__(self, context: Any, spec: WorkerSpec, shared: tuple[int, int], journal_row: int) -> None:
+        self.number = spec.worker_id
+        self.owner_pid = os.getpid()
+        parent_end, self._worker_end = channel_pair()
+        parent_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BLOCKED_SEND_BYTES)
+        self.channel = Channel(parent_end)
+        self._unread = Channel(self._worker_end)
+        lifeline, self._lifeline = os.pipe()
+        self._stacks = os.memfd_create("antifreeze-stacks")
+        _ours.add(self)
+        try:
+            self.process = context.Process(target=run_worker, args=(spec, self._worker_end), name=f"antifreeze-worker-{spec.worker_id}")
+            self.process.daemon = False
+            self._start()
+            self.channel.send(Welcome(journal_row), (*shared, lifeline, self._stacks))
+            self.pid = int(self.process.pid)
+            self.pidfd = os.pidfd_open(self.pid)
+        except BaseException:
+            self.let_go()
+            raise
+        finally:
+            os.close(lifeline)
+
+    def __repr__(self) -> str:
+        return f"<WorkerProcess {self.number} pid {self.pid}>"
+
+    def _start(self) -> None:
+        global _kept_by_child
+        current = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+        with _starting:
+            _kept_by_child = self._worker_end
+            # multiprocessing refuses children to daemonic processes because they might outlive them; ours cannot
+            daemonic = current.pop("daemon", None)
+            mark_own_fork(True)
+            try:
+                self.process.start()
+            finally:
+                mark_own_fork(False)
+                _kept_by_child = None
+                if daemonic is not None:
+                    current["daemon"] = daemonic
+
+    def take_back(self) -> list[Message]:
+        """The packets that the worker has not read; the kernel gives each to one reader only."""
+        messages = []
+        while (message := self._unread.try_receive()) is not None:
+            messages.append(message)
+        return messages
+
+    def is_gone(self) -> bool:
+        return bool(select.select([self.pidfd], [], [], 0)[0])
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def ask_to_end(self) -> None:
+        self.take_back()
+        try:
+            self.channel.send(Stop(0))
+        except OSError:
+            pass  # it has ended already
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+
+    def reap(self) -> Exit:
+        """After is_gone()."""
+        self.process.join(timeout=KILL_S)
+        return Exit(self.process.exitcode)
+
+    def let_go(self, keep_worker_end: bool = False) -> None:
+        """Closes everything; a worker that still lives is killed by its lifeline. May be called twice."""
+        self.channel.close()
+        if not keep_worker_end:
+            self._worker_end.close()
+        for name in ("_lifeline", "pidfd", "_stacks"):
+            descriptor = self.__dict__.get(name, -1)
+            if descriptor >= 0:
+                os.close(descriptor)
+            self.__dict__[name] = -1
+
+    def stacks(self, limit_s: float = 0.3) -> str:
+        """The Python stacks of all its threads, written by a signal handler in C: it needs neither the worker's help nor its GIL.
+        Empty where the process cannot run at all."""
+        os.ftruncate(self._stacks, 0)
+        os.lseek(self._stacks, 0, os.SEEK_SET)
+        self._signal(STACK_SIGNAL)
+        deadline, text = time.monotonic() + limit_s, b""
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+            size = os.fstat(self._stacks).st_size
+            if size and size == len(text):
+                break  # it has stopped growing
+            text = os.pread(self._stacks, size, 0)
+        return text.decode(errors="replace")
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except ProcessLookupError:
+            pass
+
+
+def end_all(workers: Sequence[WorkerProcess]) -> list[WorkerProcess]:
+    """Ends all of them in parallel, within ASK_S + TERM_S + KILL_S; returns those that even SIGKILL did not end in time."""
+    left = list(workers)
+    try:
+        for worker in left:
+            worker.ask_to_end()
+        left = _wait_gone(left, ASK_S)
+        for worker in left:
+            worker.terminate()
+        left = _wait_gone(left, TERM_S)
+    finally:  # also when Ctrl-C comes while we wait
+        for worker in left:
+            worker.kill()
+        left = _wait_gone(left, KILL_S)
+        for worker in workers:
+            if worker not in left:
+                worker.reap()
+            worker.let_go()
+    return left
+
+
+def _wait_gone(workers: list[WorkerProcess], limit_s: float) -> list[WorkerProcess]:
+    deadline = time.monotonic() + limit_s
+    poll = select.poll()
+    by_descriptor = {worker.pidfd: worker for worker in workers}
+    for descriptor in by_descriptor:
+        poll.register(descriptor, select.POLLIN)
+    while by_descriptor and (left_s := deadline - time.monotonic()) > 0:
+        for descriptor, _ in poll.poll(left_s * 1000):
+            poll.unregister(descriptor)
+            del by_descriptor[descriptor]
+    return list(by_descriptor.values())
+
+
+_kept_by_child: socket.socket | None = None
+
+
+def _after_fork_in_child() -> None:
+    """Every descriptor of the parent's workers goes, but for the end that the new worker itself uses."""
+    global _starting
+    _starting = threading.Lock()  # it was held by the thread that forked, which is not here
+    for worker in list(_ours):
+        worker.let_go(keep_worker_end=worker._worker_end is _kept_by_child)
+    _ours.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

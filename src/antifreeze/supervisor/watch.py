@@ -1,0 +1,83 @@
+"""Who is stuck: the journal's rows looked at again and again while the loop waits; and what is said about it.
+
+1. A worker is stuck since the first look at which its row was the same as now.
+2. A sample's deadline is sample_timeout_s, or ten times the slowest sample so far where that is more: honest slowness is no fault.
+3. A worker that was stopped (SIGSTOP) is at fault itself; its sample is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antifreeze.supervisor.observe import process_state, system_call
+from antifreeze.supervisor.process import WorkerProcess
+from antifreeze.worker.journal import Entry, Journal, Stage
+
+HONEST_FACTOR = 10
+STOPPED_S = 1.0
+_BUSY = (Stage.STARTING, Stage.FETCH, Stage.COLLATE, Stage.WRITE, Stage.SEND)
+
+
+@dataclass(frozen=True)
+class Look:
+    entry: Entry
+    since_s: float
+
+
+class Watch:
+    """Remembers for each worker since when its journal row has not changed."""
+
+    def __init__(self, journal: Journal, workers: int) -> None:
+        self._journal = journal
+        self._looks: list[Look | None] = [None] * workers
+        self.slowest_sample_s = 0.0
+
+    def look(self, worker: int, now_s: float) -> Look:
+        entry = self._journal.row(worker).read()
+        last = self._looks[worker]
+        if last is None or last.entry != entry:
+            # a task's own start is the better clock for its first sample
+            began_s = entry.since_ns / 1e9 if last is not None and last.entry.task != entry.task else now_s
+            last = Look(entry, min(now_s, began_s) if entry.since_ns else now_s)
+            self._looks[worker] = last
+        return last
+
+    def forget(self, worker: int) -> None:
+        self._looks[worker] = None
+
+    def overdue(self, look: Look, now_s: float, sample_timeout_s: float | None, samples_per_step: int) -> bool:
+        """Whether the sample (or, where a batch is fetched in one call, all its samples) had its time."""
+        if sample_timeout_s is None or look.entry.stage not in _BUSY:
+            return False
+        limit_s = max(sample_timeout_s, HONEST_FACTOR * self.slowest_sample_s)
+        return now_s - look.since_s > limit_s * max(1, samples_per_step)
+
+    def stopped(self, worker: WorkerProcess, look: Look, now_s: float) -> bool:
+        return now_s - look.since_s > STOPPED_S and process_state(worker.pid) in "Tt"
+
+
+def where_is(worker: WorkerProcess) -> str:
+    """A few lines: the Python line, the system call and file, the state; from inside where it can still answer, else from outside."""
+    state, call = process_state(worker.pid), system_call(worker.pid)
+    stacks = worker.stacks()
+    lines = []
+    if state in "Tt":
+        lines.append("it is stopped (SIGSTOP or a debugger)")
+    elif state == "D":
+        lines.append("it is in uninterruptible sleep: the kernel waits for a device or a network file system")
+    elif call is None:
+        lines.append("it is computing" if state == "R" else "it is running")
+    if call is not None:
+        lines.append(f"in the system call {call}")
+    lines += _interesting(stacks)
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def _interesting(stacks: str, most: int = 12) -> list[str]:
+    """The stack of the main thread, innermost first, without our own frames below the data set's."""
+    if not stacks.strip():
+        return ["its Python stack could not be had: the process does not run"]
+    frames = [line.rstrip() for line in stacks.splitlines() if line.strip()]
+    ours = next((at for at, line in enumerate(frames) if "antifreeze/worker/" in line), len(frames))
+    shown = frames[: max(ours, 2)][:most]
+    return [line.strip() if at == 0 else line for at, line in enumerate(shown)]

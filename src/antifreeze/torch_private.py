@@ -1,0 +1,118 @@
+"""The only file that touches torch's private names, each with its reason; torch 2.4 to 2.13 and later."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.utils.data.dataloader as _dataloader
+import torch.utils.data.graph_settings as _graph_settings
+from torch.utils.data import IterDataPipe, MapDataPipe
+from torch.utils.data._utils import collate as _collate
+from torch.utils.data._utils import pin_memory as _pin
+from torch.utils.data._utils import worker as _worker
+
+BaseIterator: Any = _dataloader._BaseDataLoaderIter
+"""Our iterators subclass it: frameworks test for it, and its __init__ draws the base seed and warns exactly as torch does."""
+
+TorchDataLoader = _dataloader.DataLoader
+
+TORCH_ARGUMENTS = frozenset(inspect.signature(_dataloader.DataLoader.__init__).parameters)
+"""What this torch knows; `in_order` came with torch 2.6."""
+
+
+def is_iterable_kind(loader: Any) -> bool:
+    return bool(loader._dataset_kind == _dataloader._DatasetKind.Iterable)
+
+
+def set_worker_info(*, worker_id: int, num_workers: int, seed: int, dataset: Any) -> None:
+    """`get_worker_info()` reads one global of torch's; a worker sets it as torch's own worker loop does."""
+    _worker._worker_info = _worker.WorkerInfo(id=worker_id, num_workers=num_workers, seed=seed, dataset=dataset)
+
+
+def swap_worker_info(info: Any) -> Any:
+    """Puts `info` in place and returns what was there: one process may host several streams, each with its own."""
+    previous, _worker._worker_info = _worker._worker_info, info
+    return previous
+
+
+def numpy_seed(base_seed: int, worker_id: int) -> Any:
+    """The words torch seeds numpy with in worker `worker_id`."""
+    return _worker._generate_state(base_seed, worker_id)
+
+
+def is_datapipe(dataset: Any) -> bool:
+    return isinstance(dataset, (IterDataPipe, MapDataPipe))
+
+
+def sharded_init_fn(worker_init_fn: Callable[[int], None] | None, world_size: int, rank: int) -> Callable[[int], None]:
+    """DataPipes shard themselves inside torch's wrapper of the user's init function."""
+    return _ShardingInit(worker_init_fn, world_size, rank)
+
+
+class _ShardingInit:
+    def __init__(self, worker_init_fn: Callable[[int], None] | None, world_size: int, rank: int) -> None:
+        self.arguments = (worker_init_fn, world_size, rank)
+
+    def __call__(self, worker_id: int) -> None:
+        _dataloader._sharding_worker_init_fn(*self.arguments, worker_id)
+
+
+def apply_sharding(dataset: Any, world_size: int, rank: int) -> None:
+    _graph_settings.apply_sharding(dataset, world_size, rank)
+
+
+def seed_datapipe(dataset: Any, shared_seed: int | None) -> Any:
+    """A DataPipe graph takes its shuffles from one seed that all workers share."""
+    if not isinstance(dataset, IterDataPipe) or shared_seed is None:
+        return dataset
+    generator = torch.Generator()
+    generator.manual_seed(shared_seed)
+    return _graph_settings.apply_random_seed(dataset, generator)
+
+
+default_collate: Callable[[list[Any]], Any] = _collate.default_collate
+default_convert: Callable[[Any], Any] = _collate.default_convert
+pin_batch: Callable[..., Any] = _pin.pin_memory
+
+_collate_tensors: Any = _collate.collate_tensor_fn
+_ORIGINAL_COLLATES: dict[Any, Any] = dict(_collate.default_collate_fn_map)
+
+
+def collates_as_torch(sample_part: Any) -> bool:
+    """Whether default_collate still treats a value of this type as torch shipped it (users may register their own)."""
+    kind = type(sample_part)
+    return _resolve(sample_part, kind, _collate.default_collate_fn_map) in (
+        _resolve(sample_part, kind, _ORIGINAL_COLLATES),
+        _stack_plainly,
+    )
+
+
+def _resolve(value: Any, kind: type, functions: dict[Any, Any]) -> Any:
+    if kind in functions:
+        return functions[kind]
+    return next((function for known, function in functions.items() if isinstance(value, known)), None)
+
+
+def stack_without_shared_memory() -> None:
+    """In a worker, torch's tensor collate allocates fresh named shared memory for every batch. Ours brings its own, so the
+    registry that torch documents for extending default_collate gets a plain stack, in this worker process only."""
+    if _collate.default_collate_fn_map.get(torch.Tensor) is _collate_tensors:
+        _collate.default_collate_fn_map[torch.Tensor] = _stack_plainly
+
+
+def _stack_plainly(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
+    first = batch[0]
+    if first.is_nested or first.layout is not torch.strided or any(tensor.requires_grad for tensor in batch):
+        return _collate_tensors(batch, collate_fn_map=collate_fn_map)
+    return torch.stack(list(batch), 0)
+
+
+def accelerator_for_pinning() -> str | None:
+    """The accelerator torch would pin for, or None; `torch.accelerator` came with torch 2.6."""
+    if hasattr(torch, "accelerator"):
+        current = torch.accelerator.current_accelerator()
+        return str(current.type) if current is not None and torch.accelerator.is_available() else None
+    return "cuda" if torch.cuda.is_available() else None

@@ -1,0 +1,1 @@
+"""The cores and the memory we really have."""

@@ -1,0 +1,1 @@
+"""What runs in the child: the main loop, fetching, the journal, the seeds."""

@@ -1,0 +1,419 @@
+"""From a task to what lies in its slot: the data set is asked, the samples become rows or a parcel.
+
+    task ──▶ fetch (data set) ──▶ rows written in place                       ──▶ Rows
+                              └─▶ collate ──▶ pickled with buffers beside ──▶ Packed
+                              └─▶ part of a batch that has no rows         ──▶ Bounce: ask for the batch whole
+
+1. Rows are for torch's own default_collate alone; whatever deviates is handed to the real default_collate, whole batch, so that
+   the result, or the error, is torch's.
+2. With `forgive`, a sample that raises is noted and the task goes on; otherwise the first one ends the task.
+3. An exception that leaves `load` is a FetchError that knows its stage and sample.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from operator import getitem
+from typing import Any
+
+import torch
+from torch.utils.data import Subset
+
+from antifreeze.errors import BatchNotPicklable, LoadingError
+from antifreeze.slots import parcel
+from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, RowLayout, learn, transpose, write_column
+from antifreeze.torch_private import default_collate
+from antifreeze.worker.failure import Failure
+from antifreeze.worker.journal import JournalRow, Stage, Word
+from antifreeze.worker.seeding import SampleSeeds
+from antifreeze.worker.slot_writer import SlotWriter
+
+
+_ROW, _INDEX = int(Word.ROW), int(Word.INDEX)
+
+
+@dataclass(frozen=True)
+class Task:
+    """`first_row` … of a batch of `batch_rows` rows in `slot`; the sample of the first index stands at `position` of the epoch."""
+
+    number: int
+    batch: int
+    slot: int
+    batch_rows: int
+    first_row: int
+    position: int
+    indices: Any
+    whole: bool
+
+
+@dataclass
+class Rows:
+    layout: RowLayout
+    rows: int
+    failures: dict[int, Failure]
+    fetch_ns: int
+    write_ns: int
+
+
+@dataclass
+class Packed:
+    rows: int
+    size_bytes: int
+    fetch_ns: int
+    collate_ns: int
+    write_ns: int
+
+
+@dataclass
+class Bounce:
+    failures: dict[int, Failure] = field(default_factory=dict)
+
+
+Outcome = Rows | Packed | Bounce
+
+
+class FetchError(Exception):
+    """Carries the Failure of the task to whoever reports it; its cause is the data set's own exception."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.describe())
+        self.failure = failure
+
+
+@dataclass(frozen=True)
+class FetchConfig:
+    """What a loader fixed about fetching, for as long as it lives."""
+
+    collate_fn: Callable[[Any], Any]
+    auto_collation: bool
+    drop_last: bool
+    forgive: bool
+    worker: int | None
+
+
+class SampleMaker:
+    """Shared by map-style and iterable data sets: samples in, rows or a parcel out."""
+
+    def __init__(self, config: FetchConfig, writer: SlotWriter, journal: JournalRow) -> None:
+        self._config = config
+        self._writer = writer
+        self._journal = journal
+        self._layouts: dict[int, RowLayout] = {}
+        self._last_layout: RowLayout | None = None
+        self.may_write_rows = config.auto_collation and config.collate_fn is default_collate
+
+    def layout_of(self, sample: Any) -> RowLayout | None:
+        """The layout this sample has, known or newly learned."""
+        if self._last_layout is not None and _fits(self._last_layout, sample):
+            return self._last_layout
+        layout = learn(sample)
+        if layout is not None:
+            layout = self._layouts.setdefault(layout.key, layout)
+            self._last_layout = layout
+        return layout
+
+    def write_rows(self, task: Task, layout: RowLayout, samples: list[Any], first_row: int) -> None:
+        """Raises Irregular where one of them does not fit."""
+        columns = self._writer.columns(task.slot, layout, task.batch_rows)
+        end = first_row + len(samples)
+        for leaf, into, column in zip(layout.leaves, columns, transpose(layout, samples), strict=True):
+            write_column(leaf, into[first_row:end], column)
+
+    def pack(self, task: Task, collated: Any, rows: int, fetch_ns: int, collate_ns: int) -> Packed:
+        began = time.perf_counter_ns()
+        self._journal.stage(Stage.WRITE)
+        try:
+            packed = parcel.pack(collated)
+        except Exception as error:
+            raise self.not_picklable(task, error) from error
+        packed.write(self._writer.room(task.slot, packed.size_bytes))
+        return Packed(rows, packed.size_bytes, fetch_ns, collate_ns, time.perf_counter_ns() - began)
+
+    def not_picklable(self, task: Task, error: Exception) -> FetchError:
+        maker = getattr(self._config.collate_fn, "__qualname__", repr(self._config.collate_fn))
+        made_by = f"collate_fn {maker}" if self._config.auto_collation else f"the data set (sample {task.indices!r}) through {maker}"
+        if isinstance(error, RuntimeError) and "requires_grad" in str(error):
+            return self.fetch_error(error, "pickling the batch")
+        text = (
+            f"batch {task.batch} cannot leave its worker: {type(error).__name__}: {error}\n"
+            f"  it was made by {made_by}; samples {_few(task.indices)}\n"
+            "  what to do: return tensors, arrays, numbers, strings and containers of them (or anything that pickles)"
+        )
+        return self.fetch_error(BatchNotPicklable(text), "pickling the batch")
+
+    def fetch_error(
+        self,
+        error: BaseException,
+        stage: str,
+        *,
+        index: Any = None,
+        row: int | None = None,
+        position: int | None = None,
+        explanation: str = "",
+    ) -> FetchError:
+        failure = Failure.of(
+            error, stage=stage, worker=self._config.worker, index=index, row=row, position=position, explanation=explanation
+        )
+        wrapped = FetchError(failure)
+        wrapped.__cause__ = error
+        return wrapped
+
+    def collate(self, samples: Any, task: Task, seeds: SampleSeeds) -> Any:
+        """The user's collate function (or torch's), seeded for this batch; its error names the sample that does not fit."""
+        self._journal.stage(Stage.COLLATE)
+        if self._config.collate_fn is not default_collate:
+            seeds.for_batch(task.position, collating=True)
+        try:
+            return self._config.collate_fn(samples)
+        except Exception as error:
+            odd = _odd_one(samples) if self._config.auto_collation and isinstance(samples, list) else None
+            if odd is None:
+                raise self.fetch_error(error, "collate", explanation=f"samples {_few(task.indices)}") from error
+            row, text = odd
+            index = _index_at(task.indices, row)
+            raise self.fetch_error(
+                error, "collate", index=index, row=row, position=task.position + row, explanation=text
+            ) from error
+
+
+class MapFetcher:
+    """Loads tasks of a map-style data set."""
+
+    def __init__(self, dataset: Any, config: FetchConfig, maker: SampleMaker, seeds: SampleSeeds, journal: JournalRow) -> None:
+        self._dataset = dataset
+        self._config = config
+        self._maker = maker
+        self._seeds = seeds
+        self._journal = journal
+        self._get, self._get_many = _ways_to_fetch(dataset)
+
+    def load(self, task: Task) -> Outcome:
+        began = time.perf_counter_ns()
+        if not self._config.auto_collation:
+            sample = self._fetch_one(task)
+            fetched = time.perf_counter_ns()
+            collated = self._maker.collate(sample, task, self._seeds)
+            return self._maker.pack(task, collated, 1, fetched - began, time.perf_counter_ns() - fetched)
+        if self._get_many is not None:
+            return self._finish(task, self._fetch_many(task), {}, began)
+        if not self._maker.may_write_rows:
+            samples, failures = self._fetch_each(task)
+            return self._finish(task, samples, failures, began)
+        return self._load_rows(task, began)
+
+    # --- asking the data set ---
+
+    def _fetch_one(self, task: Task) -> Any:
+        self._journal.stage(Stage.FETCH)
+        self._journal.at_key(0, task.indices)
+        self._seeds.for_batch(task.position)
+        try:
+            return self._dataset[task.indices]
+        except Exception as error:
+            raise self._sample_error(error, task.indices, 0, task.position) from error
+
+    def _fetch_many(self, task: Task) -> Any:
+        self._journal.stage(Stage.FETCH)
+        self._journal.at_key(task.first_row, task.indices)
+        self._seeds.for_batch(task.position)
+        assert self._get_many is not None
+        try:
+            return self._get_many(task.indices)
+        except Exception as error:
+            raise self._maker.fetch_error(error, "__getitems__", explanation=f"samples {_few(task.indices)}") from error
+
+    def _fetch_each(self, task: Task, keep: Callable[[int, Any], None] | None = None) -> tuple[list[Any], dict[int, Failure]]:
+        """All samples of the task (None in the place of a bad one) and the failures by row; `keep` may take each one at once."""
+        indices, get, words, none_is_bad = task.indices, self._get, self._journal.words, self._maker.may_write_rows
+        samples: list[Any] = [None] * len(indices)
+        failures: dict[int, Failure] = {}
+        first_row = task.first_row
+        self._journal.stage(Stage.FETCH)
+
+        def fetch(number: int) -> None:
+            index = indices[number]
+            try:
+                words[_ROW] = first_row + number
+                words[_INDEX] = index
+            except (TypeError, ValueError):
+                self._journal.at_key(first_row + number, index)
+            try:
+                sample = get(index)
+                if sample is None and none_is_bad:
+                    raise _none_error(index)
+            except Exception as error:
+                wrapped = self._sample_error(error, index, first_row + number, task.position + number)
+                if not self._config.forgive:
+                    raise wrapped from error
+                failures[first_row + number] = wrapped.failure
+                return
+            if keep is None:
+                samples[number] = sample
+            else:
+                keep(number, sample)
+
+        words[Word.INDEX_IS_TEXT] = 0
+        self._seeds.for_each(task.position, len(indices), fetch)
+        words[Word.SAMPLES] += len(indices)
+        return samples, failures
+
+    def _sample_error(self, error: Exception, index: Any, row: int, position: int) -> FetchError:
+        if isinstance(error, StopIteration):
+            error_text = f"sample {index!r}: __getitem__ raised StopIteration, which would end the epoch silently"
+            replaced: Exception = LoadingError(error_text)
+            replaced.__cause__ = error
+            error = replaced
+        return self._maker.fetch_error(error, "__getitem__", index=index, row=row, position=position)
+
+    # --- rows ---
+
+    def _load_rows(self, task: Task, began: int) -> Outcome:
+        """Small rows are written together at the end; large ones at once, so that their memory serves the next sample."""
+        layout: RowLayout | None = None
+        kept: list[Any] = [None] * len(task.indices)
+        write_ns = 0
+
+        def keep(number: int, sample: Any) -> None:
+            nonlocal layout, write_ns
+            if layout is None:
+                layout = self._maker.layout_of(sample)
+                if layout is None:
+                    raise _NoRows(sample, number)
+            if layout.row_bytes < LARGE_ROW_BYTES:
+                kept[number] = sample
+                return
+            wrote_from = time.perf_counter_ns()
+            self._maker.write_rows(task, layout, [sample], task.first_row + number)
+            write_ns += time.perf_counter_ns() - wrote_from
+
+        try:
+            _, failures = self._fetch_each(task, keep)
+            fetched = time.perf_counter_ns()
+            if layout is not None and layout.row_bytes < LARGE_ROW_BYTES:
+                self._journal.stage(Stage.WRITE)
+                self._write_small(task, layout, kept, failures)
+        except (Irregular, _NoRows):
+            if not task.whole:
+                return Bounce()
+            return self._load_whole(task, began)
+        if layout is None:  # every sample of the task is bad
+            return Bounce(failures)
+        write_ns += time.perf_counter_ns() - fetched
+        return Rows(layout, len(task.indices), failures, fetched - began, write_ns)
+
+    def _write_small(self, task: Task, layout: RowLayout, kept: list[Any], failures: dict[int, Failure]) -> None:
+        if not failures:
+            self._maker.write_rows(task, layout, kept, task.first_row)
+            return
+        for number, sample in enumerate(kept):
+            if task.first_row + number not in failures:
+                self._maker.write_rows(task, layout, [sample], task.first_row + number)
+
+    def _load_whole(self, task: Task, began: int) -> Outcome:
+        samples, failures = self._fetch_each(task)
+        return self._finish(task, samples, failures, began)
+
+    def _finish(self, task: Task, samples: Any, failures: dict[int, Failure], began: int) -> Outcome:
+        """Rows where the samples allow it, else collated and packed."""
+        fetched = time.perf_counter_ns()
+        if failures:
+            return Bounce(failures)
+        if self._maker.may_write_rows and isinstance(samples, list) and samples:
+            layout = self._maker.layout_of(samples[0])
+            if layout is not None and len(samples) == task.batch_rows:
+                try:
+                    self._journal.stage(Stage.WRITE)
+                    self._maker.write_rows(task, layout, samples, 0)
+                except Irregular:
+                    pass  # torch's own collate has the last word
+                else:
+                    return Rows(layout, len(samples), {}, fetched - began, time.perf_counter_ns() - fetched)
+        collated = self._maker.collate(samples, task, self._seeds)
+        return self._maker.pack(task, collated, task.batch_rows, fetched - began, time.perf_counter_ns() - fetched)
+
+
+class _NoRows(Exception):
+    """The first sample of a task has no row layout."""
+
+
+def _none_error(index: Any) -> TypeError:
+    return TypeError(
+        f"sample {index!r} is None, which default_collate cannot put into a batch; "
+        "return a sample, raise an exception (on_bad_sample decides), or use a collate_fn that knows None"
+    )
+
+
+def fetches_many(dataset: Any) -> bool:
+    """Whether the data set is asked for whole batches."""
+    return _ways_to_fetch(dataset)[1] is not None
+
+
+def _ways_to_fetch(dataset: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any] | None]:
+    """dataset[i], and __getitems__ where there is one. A plain Subset of a data set without it only loops: we loop ourselves,
+    so that each sample has its own seed, deadline and error."""
+    many = getattr(dataset, "__getitems__", None)
+    if type(dataset) is Subset and not callable(getattr(dataset.dataset, "__getitems__", None)):
+        inner, _ = _ways_to_fetch(dataset.dataset)
+        indices = dataset.indices
+        return lambda index: inner(indices[index]), None
+    return partial(getitem, dataset), many if callable(many) else None
+
+
+def _fits(layout: RowLayout, sample: Any) -> bool:
+    try:
+        columns = transpose(layout, [sample])
+    except Irregular:
+        return False
+    for leaf, column in zip(layout.leaves, columns, strict=True):
+        part = column[0]
+        if type(part) is torch.Tensor:
+            if part.dtype != leaf.dtype or part.shape != leaf.shape:
+                return False
+        elif not isinstance(part, leaf.python_type) or getattr(part, "shape", ()) != leaf.shape:
+            return False
+    return True
+
+
+def _odd_one(samples: list[Any]) -> tuple[int, str] | None:
+    """The first sample that differs from the first one in structure, and how; None where that cannot be told."""
+    if not samples:
+        return None
+    first = _outline(samples[0])
+    for row, sample in enumerate(samples):
+        if sample is None:
+            return row, "it is None"
+        outline = _outline(sample)
+        if outline != first:
+            return row, f"it is {outline}, but the batch's first sample is {first}"
+    return None
+
+
+def _outline(sample: Any) -> str:
+    """A sample's structure in a few words: types, dtypes, shapes."""
+    if isinstance(sample, torch.Tensor):
+        return f"tensor {str(sample.dtype).removeprefix('torch.')}{list(sample.shape)}"
+    if hasattr(sample, "dtype") and hasattr(sample, "shape"):
+        return f"{type(sample).__name__} {sample.dtype}{list(sample.shape)}"
+    if isinstance(sample, dict):
+        return "{" + ", ".join(f"{key!r}: {_outline(part)}" for key, part in sample.items()) + "}"
+    if isinstance(sample, (tuple, list)):
+        return f"{type(sample).__name__}(" + ", ".join(map(_outline, sample)) + ")"
+    return type(sample).__name__
+
+
+def _index_at(indices: Any, number: int) -> Any:
+    try:
+        return indices[number]
+    except (TypeError, IndexError, KeyError):
+        return None
+
+
+def _few(indices: Any) -> str:
+    """Some of the indices of a batch, for a message."""
+    if not isinstance(indices, list):
+        return repr(indices)
+    shown = ", ".join(map(repr, indices[:8]))
+    return f"[{shown}, … {len(indices):,} in all]" if len(indices) > 8 else f"[{shown}]"

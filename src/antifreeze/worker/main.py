@@ -1,0 +1,285 @@
+"""A worker process from its first instruction to its last.
+
+    Welcome ──▶ seed as torch does ──▶ worker_init_fn ──▶ Ready ──▶ [ Work ──▶ RowsDone | ParcelDone | … ]* ──▶ Stop
+
+1. It ends when told to, or when its parent is gone: the lifeline is a pipe only the parent holds open, and the kernel kills this
+   process the moment it closes, whatever the process is blocked on.
+2. It reads one packet at a time, so what it has not begun can be taken back by the parent.
+3. Ctrl-C is the parent's affair: SIGINT is ignored here.
+4. It keeps no descriptor of the parent's accelerator.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import faulthandler
+import fcntl
+import os
+import pickle
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from antifreeze.channel.channel import Channel
+from antifreeze.channel.messages import (
+    Bounced,
+    LayoutFound,
+    Message,
+    NewEpoch,
+    OpenStream,
+    ParcelDone,
+    Ready,
+    RowsDone,
+    SampleFailed,
+    Stop,
+    StreamEnded,
+    StreamState,
+    TaskFailed,
+    Welcome,
+    Work,
+)
+from antifreeze.slots.arena import Arena
+from antifreeze.torch_private import numpy_seed, seed_datapipe, set_worker_info, stack_without_shared_memory, swap_worker_info
+from antifreeze.worker.failure import Failure
+from antifreeze.worker.fetch import Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker, Task
+from antifreeze.worker.journal import Journal, JournalRow, Stage, Word
+from antifreeze.worker.seeding import SampleSeeds, global_generators
+from antifreeze.worker.slot_writer import SlotWriter
+from antifreeze.worker.stream import StreamExhausted, StreamFetcher
+
+STACK_SIGNAL = signal.SIGRTMAX - 7
+"""On it a worker's faulthandler writes the stacks of all threads."""
+
+_F_SETSIG = 10
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
+_KEEP_FREED_BYTES = 1 << 30
+_GPU_DEVICES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """All a worker needs to know; under spawn it is pickled, under fork it is simply there."""
+
+    worker_id: int
+    num_workers: int
+    dataset: Any
+    iterable: bool
+    collate_fn: Callable[[Any], Any]
+    auto_collation: bool
+    drop_last: bool
+    worker_init_fn: Callable[[int], None] | None
+    base_seed: int
+    epoch: int
+    shared_seed: int | None
+    forgive: bool
+    limit_bytes: int | None
+    limit_name: str
+
+
+def run_worker(spec: WorkerSpec, end: Any) -> None:
+    """The body of the worker process; `end` is its socket."""
+    channel = Channel(end)
+    _settle_in()
+    welcome = channel.receive()
+    if not isinstance(welcome, Welcome):
+        return  # the parent gave up before it began
+    arena_fd, journal_fd, lifeline, stacks = channel.descriptors
+    _die_with_parent(lifeline)
+    faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True)
+    journal = Journal(journal_fd)
+    row = journal.row(welcome.journal_row)
+    row.words[Word.PID] = os.getpid()
+    row.stage(Stage.STARTING)
+    _Worker(spec, channel, Arena(arena_fd), row).run()
+    row.stage(Stage.ENDED)
+
+
+class _Worker:
+    def __init__(self, spec: WorkerSpec, channel: Channel, arena: Arena, journal: JournalRow) -> None:
+        self._spec = spec
+        self._channel = channel
+        self._journal = journal
+        self._dataset = seed_datapipe(spec.dataset, spec.shared_seed)
+        self._seeds = SampleSeeds(spec.base_seed, spec.epoch, generators := global_generators())
+        self._generators = generators
+        self._config = FetchConfig(spec.collate_fn, spec.auto_collation, spec.drop_last, spec.forgive, spec.worker_id)
+        self._maker = SampleMaker(self._config, SlotWriter(arena, spec.limit_bytes, spec.limit_name), journal)
+        self._fetcher: MapFetcher | StreamFetcher | None = None
+        self._init_failure: Failure | None = None
+        self._known_layouts: set[int] = set()
+
+    def run(self) -> None:
+        self._initialise()
+        while True:
+            self._journal.stage(Stage.IDLE)
+            message = self._channel.receive()
+            if message is None or isinstance(message, Stop):
+                return
+            self._handle(message)
+
+    def _initialise(self) -> None:
+        spec = self._spec
+        seed = spec.base_seed + spec.worker_id
+        random.seed(seed)
+        torch.manual_seed(seed)
+        np.random.seed(numpy_seed(spec.base_seed, spec.worker_id))
+        set_worker_info(worker_id=spec.worker_id, num_workers=spec.num_workers, seed=seed, dataset=self._dataset)
+        marks = [(generator, generator.mark()) for generator in self._generators]
+        try:
+            if spec.worker_init_fn is not None:
+                spec.worker_init_fn(spec.worker_id)
+            self._fetcher = self._new_fetcher()
+        except Exception as error:
+            self._init_failure = Failure.of(error, stage="worker_init_fn", worker=spec.worker_id)
+        moved = [generator for generator, mark in marks if spec.worker_init_fn is not None and generator.moved_since(mark)]
+        self._seeds.leave_to_user(moved)
+        self._channel.send(Ready(sum(1 << self._generators.index(generator) for generator in moved)))
+
+    def _new_fetcher(self) -> MapFetcher | StreamFetcher:
+        kind = StreamFetcher if self._spec.iterable else MapFetcher
+        return kind(self._dataset, self._config, self._maker, self._seeds, self._journal)
+
+    def _handle(self, message: Message) -> None:
+        if isinstance(message, Work):
+            self._work(message)
+        elif isinstance(message, OpenStream):
+            self._open_stream(message)
+        elif isinstance(message, NewEpoch):
+            base_seed, shared_seed = pickle.loads(message.payload)
+            self._seeds.begin_epoch(base_seed, message.epoch)
+            self._dataset = seed_datapipe(self._dataset, shared_seed)
+            if self._init_failure is None:
+                self._fetcher = self._new_fetcher()
+
+    def _open_stream(self, message: OpenStream) -> None:
+        if not isinstance(self._fetcher, StreamFetcher):
+            return  # worker_init_fn failed; the first Work will say so
+        info = swap_worker_info(None)
+        swap_worker_info(info)
+        if message.streams == 0:
+            info = None
+        elif (message.stream, message.streams) != (info.id, info.num_workers):
+            seed = self._spec.base_seed + message.stream
+            set_worker_info(worker_id=message.stream, num_workers=message.streams, seed=seed, dataset=self._dataset)
+            info = swap_worker_info(info)
+        try:
+            self._fetcher.open(message.stream, info, message.payload or None, message.skip_samples, message.batch_rows)
+        except Exception as error:
+            self._init_failure = Failure.of(error, stage="__iter__ of the iterable data set", worker=self._spec.worker_id)
+
+    def _work(self, work: Work) -> None:
+        task = task_of(work)
+        self._journal.begin(work.task, work.batch, time.monotonic_ns())
+        if self._init_failure is not None:
+            failure, self._init_failure = self._init_failure, None
+            self._channel.send(TaskFailed(work.task, pickle.dumps(failure)))
+            return
+        try:
+            outcome = self._load(work, task)
+        except StreamExhausted:
+            self._channel.send(StreamEnded(work.task, work.stream))
+            return
+        except FetchError as error:
+            self._channel.send(TaskFailed(work.task, pickle.dumps(error.failure)))
+            return
+        except Exception as error:
+            failure = Failure.of(error, stage="loading", worker=self._spec.worker_id)
+            self._channel.send(TaskFailed(work.task, pickle.dumps(failure)))
+            return
+        self._journal.stage(Stage.SEND)
+        self._report(work, outcome)
+
+    def _load(self, work: Work, task: Task) -> Any:
+        if isinstance(self._fetcher, StreamFetcher):
+            return self._fetcher.load(work.stream, task)
+        assert self._fetcher is not None
+        return self._fetcher.load(task)
+
+    def _report(self, work: Work, outcome: Rows | Packed | Bounce) -> None:
+        send = self._channel.send
+        if isinstance(self._fetcher, StreamFetcher):
+            state = self._fetcher.streams[work.stream].state()
+            if state is not None:
+                send(StreamState(work.stream, state))
+        if isinstance(outcome, Packed):
+            send(ParcelDone(work.task, outcome.rows, outcome.size_bytes, outcome.fetch_ns, outcome.collate_ns, outcome.write_ns))
+            return
+        for row, failure in outcome.failures.items():
+            send(SampleFailed(work.task, row, pickle.dumps(failure)))
+        if isinstance(outcome, Bounce):
+            send(Bounced(work.task))
+            return
+        if outcome.layout.key not in self._known_layouts:
+            self._announce(work, outcome)
+        send(RowsDone(work.task, outcome.layout.key, outcome.rows, outcome.fetch_ns, outcome.write_ns))
+
+    def _announce(self, work: Work, outcome: Rows) -> None:
+        self._channel.send(LayoutFound(outcome.layout.key, pickle.dumps(outcome.layout)))
+        self._known_layouts.add(outcome.layout.key)
+
+
+def task_of(work: Work) -> Task:
+    indices: Any
+    if work.pickled:
+        indices = pickle.loads(work.payload)
+    else:
+        numbers = array.array("q")
+        numbers.frombytes(work.payload)
+        indices = numbers.tolist()
+    return Task(work.task, work.batch, work.slot, work.batch_rows, work.first_row, work.position, indices, bool(work.whole))
+
+
+# --- the process itself -----------------------------------------------------------------------------------------------
+
+
+def _settle_in() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _close_gpu_devices()
+    _name_process("af_worker")
+    torch.set_num_threads(1)
+    stack_without_shared_memory()
+    _keep_freed_memory()
+
+
+def _die_with_parent(lifeline: int) -> None:
+    """The kernel sends SIGKILL when the parent's end of the lifeline closes. (A parent-death signal would also fire when only the
+    thread that started us ends.)"""
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
+    try:
+        gone = os.read(lifeline, 1) == b""  # it may have closed before we asked for the signal
+    except BlockingIOError:
+        gone = False
+    if gone:
+        os._exit(0)
+
+
+def _close_gpu_devices() -> None:
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").startswith(_GPU_DEVICES):
+                os.close(int(name))
+        except OSError:
+            continue
+
+
+def _keep_freed_memory() -> None:
+    """Freed memory stays in the allocator: a fresh page costs more than what is written to it."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, _KEEP_FREED_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEEP_FREED_BYTES)
+
+
+def _name_process(name: str) -> None:
+    with open("/proc/self/comm", "w") as comm:
+        comm.write(name)

@@ -1,0 +1,56 @@
+"""A worker's view of the slots: columns of rows, or the room for a parcel; mapped once and kept."""
+
+from __future__ import annotations
+
+import mmap
+
+import torch
+
+from antifreeze.errors import BatchTooLarge
+from antifreeze.slots.arena import SLOT_STRIDE, Arena
+from antifreeze.slots.layout import RowLayout
+
+_KEPT_VIEWS = 64
+
+
+class SlotWriter:
+    def __init__(self, arena: Arena, limit_bytes: int | None, limit_name: str) -> None:
+        self._arena = arena
+        self._limit_bytes = min(limit_bytes or SLOT_STRIDE, SLOT_STRIDE)
+        self._limit_name = limit_name
+        self._columns: dict[tuple[int, int, int], list[torch.Tensor]] = {}
+
+    def columns(self, slot: int, layout: RowLayout, rows: int) -> list[torch.Tensor]:
+        """The columns of a batch of `rows` rows in this slot."""
+        key = (slot, layout.key, rows)
+        columns = self._columns.get(key)
+        if columns is None:
+            size = layout.offsets(rows)[-1]
+            if size > self._limit_bytes:
+                raise BatchTooLarge(
+                    f"a batch of {rows:,} samples × {layout.row_bytes:,} bytes = {size:,} bytes does not fit into "
+                    f"{self._limit_name} ({self._limit_bytes:,} bytes); a batch size of "
+                    f"{max(1, self._limit_bytes // max(1, layout.row_bytes)):,} or less would"
+                )
+            columns = layout.columns(self._room(slot, size), rows)
+            if len(self._columns) >= _KEPT_VIEWS:
+                self._columns.clear()
+            self._columns[key] = columns
+        return columns
+
+    def room(self, slot: int, size_bytes: int) -> mmap.mmap:
+        """At least `size_bytes` of the slot, for a parcel."""
+        if size_bytes > self._limit_bytes:
+            raise BatchTooLarge(f"a batch of {size_bytes:,} bytes does not fit into {self._limit_name} ({self._limit_bytes:,} bytes)")
+        if self._arena.mapped_bytes(slot) < size_bytes:
+            size_bytes += size_bytes // 4  # parcels vary; the next one should not have to map again
+        return self._room(slot, min(size_bytes, SLOT_STRIDE))
+
+    def _room(self, slot: int, size_bytes: int) -> mmap.mmap:
+        if self._arena.mapped_bytes(slot) < size_bytes:
+            for key in [key for key in self._columns if key[0] == slot]:
+                del self._columns[key]
+        try:
+            return self._arena.map(slot, size_bytes)
+        except OSError as error:
+            raise BatchTooLarge(f"{error.strerror}: the machine has no more; a smaller batch or memory_budget would help") from None

@@ -1,0 +1,34 @@
+"""The benchmark runs, measures both classes, and says so as a table and as JSON. No figure is asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_loader_benchmark_measures_and_prints(tmp_path: Path) -> None:
+    target = tmp_path / "measured.json"
+    command = [sys.executable, "benchmarks/loader.py", "--quick", "--rounds", "1", "--workloads", "four-leaves", "--json", str(target)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "four-leaves" in done.stdout
+    assert "FAILED" not in done.stdout
+    assert "LEFT BEHIND" not in done.stdout
+    assert "DIFFERENT BYTES" not in done.stdout
+    measured = json.loads(target.read_text())["measurements"]
+    assert {(row["loader"], row["workers"]) for row in measured} == {("torch", 0), ("torch", 2), ("ours", 0), ("ours", 2)}
+    assert all(row["result"]["samples_per_s"] > 0 for row in measured)
+    assert max(len(line) for line in done.stdout.splitlines()) <= 120
+
+
+def test_an_unknown_workload_is_refused() -> None:
+    command = [sys.executable, "benchmarks/loader.py", "--workloads", "nonsense"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 2
+    assert "no workload 'nonsense'; there are images," in done.stderr

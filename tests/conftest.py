@@ -1,0 +1,16 @@
+"""For every test: nothing left behind (leak_guard.py), and an end in sight (time_limit.py)."""
+
+from leak_guard import leaves_nothing_behind, pytest_runtest_makereport
+from time_limit import pytest_configure, pytest_runtest_call, pytest_runtest_setup, pytest_runtest_teardown, pytest_unconfigure
+
+pytest_plugins = ["pytester"]
+
+__all__ = [
+    "leaves_nothing_behind",
+    "pytest_configure",
+    "pytest_runtest_call",
+    "pytest_runtest_makereport",
+    "pytest_runtest_setup",
+    "pytest_runtest_teardown",
+    "pytest_unconfigure",
+]

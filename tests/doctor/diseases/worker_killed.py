@@ -1,0 +1,39 @@
+"""A worker is killed half-way through sending a batch, the loop catches torch's error and goes on: the rest of that message never comes.
+
+torch raises at once when a worker dies ("worker exited unexpectedly"). Loops that survive it (`except RuntimeError: continue`) then
+freeze: the pipe holds half a message, and every other worker waits for the queue's lock, which the dead one took with it.
+"""
+
+import os
+import signal
+import time
+
+from patient import ready, worker_number
+from torch.utils.data import DataLoader, Dataset
+
+
+class Texts(Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        return {"worker": worker_number(), "pid": os.getpid(), "text": "x" * 4_000_000 if worker_number() == 0 else "x"}
+
+
+def first(samples):
+    return samples[0]
+
+
+if __name__ == "__main__":
+    batches = iter(DataLoader(Texts(), batch_size=1, num_workers=2, collate_fn=first))
+    victim = next(batches)["pid"]
+    next(batches)
+    for _step in range(1000):
+        try:
+            time.sleep(1.0)  # a training step, in which worker 0 fills its pipe
+            os.kill(victim, signal.SIGKILL)
+            time.sleep(5.0)
+        except (RuntimeError, ProcessLookupError) as error:
+            print(f"ignored: {error}", flush=True)
+        ready(victim=victim)
+        next(batches)  # <- here

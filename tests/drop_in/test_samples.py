@@ -1,0 +1,190 @@
+"""Every kind of sample: through the default collate (ours writes rows where it can), one by one, and in a list of the user's making."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
+
+from .contract import Case, Ours, Outcome, Torchs, assert_same_outcome, difference, drain, rows, run, without_frames
+from .datasets import Marked, Pinnable, Point, Samples
+from .kinds import ALL, Kinds
+
+NOISE = ["ignore:Sparse CSR", "ignore:Sparse invariant checks"]  # torch's, once per process
+
+
+def cases(kinds: Kinds) -> list[Case]:
+    return [Case(name, lambda sample=sample: Samples(8, sample), lambda _: {"batch_size": 3}) for name, sample in kinds.items()]
+
+
+class ByName(Samples):
+    """Index (kind, i): all kinds in one loader, which is how torch is asked (its workers take long to start)."""
+
+    def __init__(self) -> None:
+        super().__init__(8, lambda index: ALL[index[0]](index[1]))
+
+
+@pytest.fixture(scope="module")
+def torch_with_workers() -> dict[str, Outcome]:
+    """What torch's workers make of every kind: batches up to the first error."""
+    plan = [[(name, i) for i in range(first, min(first + 3, 8))] for name in ALL for first in (0, 3, 6)]
+    outcomes = {name: Outcome() for name in ALL}
+    batches = iter(Torchs(ByName(), batch_sampler=plan, num_workers=2))
+    for indices in plan:
+        outcome = outcomes[indices[0][0]]
+        try:
+            batch = next(batches)
+        except Exception as error:
+            outcome.error = outcome.error or without_frames(error)
+        else:
+            if outcome.error is None:
+                outcome.batches.append(batch)
+    assert list(batches) == []
+    for outcome in outcomes.values():
+        if outcome.error is None:
+            outcome.batches.append("end of epoch")
+    return outcomes
+
+
+@pytest.mark.filterwarnings(*NOISE)
+@rows(cases(ALL))
+def test_default_collate_in_the_parent(case: Case) -> None:
+    assert_same_outcome(run(Ours, case, 0), run(Torchs, case, 0))
+
+
+@pytest.mark.filterwarnings(*NOISE)
+@rows(cases(ALL))
+def test_default_collate_in_workers(case: Case, torch_with_workers: dict[str, Outcome]) -> None:
+    assert_same_outcome(run(Ours, case, 2), torch_with_workers[case.name])
+
+
+def as_it_is(anything: Any) -> Any:
+    return anything
+
+
+@pytest.mark.filterwarnings(*NOISE)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("size", [None, 5])
+def test_every_kind_travels_unchanged(size: int | None, num_workers: int) -> None:
+    """One by one, and in a list of the user's making: no collate function of torch's touches it."""
+    names = list(ALL)
+    indices = [(name, i % 5) for i, name in enumerate(names)]
+    kwargs = {"batch_size": size, "collate_fn": as_it_is, "num_workers": num_workers, "sampler": indices}
+    ours, torchs = (drain(cls(ByName(), **kwargs)) for cls in (Ours, Torchs))
+    for first, ours_batch, torchs_batch in zip(range(0, len(names), size or 1), ours, torchs, strict=True):
+        found = difference(ours_batch, torchs_batch)
+        assert found is None, f"{names[first : first + (size or 1)]}: {found}"
+
+
+REFUSED_BY_CONVERT = ["scalar uint64", "scalar longdouble", "scalar bytes_", "big-endian array", "reversed array"]
+REFUSED_BY_CONVERT += ["structured array", "datetime64", "timedelta64"]
+
+
+@pytest.mark.filterwarnings(*NOISE)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batch_size_none_converts_as_torch_does(num_workers: int) -> None:
+    indices = [(name, 1) for name in ALL if name not in REFUSED_BY_CONVERT]
+    ours, torchs = (drain(cls(ByName(), batch_size=None, num_workers=num_workers, sampler=indices)) for cls in (Ours, Torchs))
+    for (name, _), ours_sample, torchs_sample in zip(indices, ours, torchs, strict=True):
+        found = difference(ours_sample, torchs_sample)
+        assert found is None, f"{name}: {found}"
+
+
+@rows(cases({name: ALL[name] for name in REFUSED_BY_CONVERT}))
+def test_batch_size_none_refuses_what_torch_refuses(case: Case) -> None:
+    ours = run(Ours, case, 2, batch_size=None)
+    assert ours.error is not None
+    assert_same_outcome(ours, run(Torchs, case, 2, batch_size=None))
+
+
+def test_batch_size_none_without_workers_hands_out_the_sample_itself() -> None:
+    samples = [torch.ones(2), torch.zeros(2)]
+    assert all(ours is sample for ours, sample in zip(Ours(samples, batch_size=None), samples, strict=True))
+
+
+@pytest.fixture
+def registered_point() -> Iterator[None]:
+    def collate_points(points: list[Point], *, collate_fn_map: Any = None) -> Point:
+        return Point(collate([point.x for point in points], collate_fn_map=collate_fn_map), "+".join(point.name for point in points))
+
+    default_collate_fn_map[Point] = collate_points
+    yield
+    del default_collate_fn_map[Point]
+
+
+@pytest.mark.usefixtures("registered_point")
+@pytest.mark.parametrize("num_workers", [0, 2])
+@rows(
+    cases({"point": lambda i: Point(torch.ones(2) * i, str(i)), "point inside": lambda i: {"p": Point(torch.ones(2) * i, str(i)), "i": i}})
+)
+def test_a_type_registered_with_torch(case: Case, num_workers: int) -> None:
+    ours = run(Ours, case, num_workers)
+    assert_same_outcome(ours, run(Torchs, case, num_workers))
+    assert ours.error is None
+
+
+@pytest.fixture
+def doubled_ints() -> Iterator[None]:
+    before = default_collate_fn_map[int]
+    default_collate_fn_map[int] = lambda batch, *, collate_fn_map=None: torch.tensor(batch) * 2
+    yield
+    default_collate_fn_map[int] = before
+
+
+@pytest.mark.usefixtures("doubled_ints")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_replaced_collate_of_a_known_type(num_workers: int) -> None:
+    case = cases({"int": lambda i: (torch.ones(2) * i, i)})[0]
+    ours = run(Ours, case, num_workers)
+    assert_same_outcome(ours, run(Torchs, case, num_workers))
+    assert ours.batches[0][1].tolist() == [0, 2, 4]
+
+
+def nested_tensor(samples: list[torch.Tensor]) -> torch.Tensor:
+    return torch.nested.nested_tensor(samples)
+
+
+def jagged_tensor(samples: list[torch.Tensor]) -> torch.Tensor:
+    return torch.nested.nested_tensor(samples, layout=torch.jagged)
+
+
+def coo_of(samples: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([torch.nn.functional.pad(sample, (0, 12 - len(sample))) for sample in samples]).to_sparse()
+
+
+def csr_of(samples: list[torch.Tensor]) -> torch.Tensor:
+    return coo_of(samples).to_dense().to_sparse_csr()
+
+
+def one_storage(samples: list[torch.Tensor]) -> dict[str, Any]:
+    whole = torch.cat(samples)
+    return {"whole": whole, "tail": whole[1:], "column": whole.reshape(-1, 1).T, "again": [whole]}
+
+
+def batch_of_marked(samples: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(samples).as_subclass(Marked)
+
+
+COLLATES = [nested_tensor, jagged_tensor, coo_of, csr_of, one_storage, batch_of_marked, Pinnable, tuple, len]
+
+
+@pytest.mark.filterwarnings(*NOISE, "ignore:.*nested tensors")
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("collate_fn", COLLATES, ids=lambda fn: fn.__name__)
+def test_what_a_collate_function_may_return(collate_fn: Any, num_workers: int) -> None:
+    case = Case("", lambda: Samples(8, lambda i: torch.arange(1.0, 2 + i)), lambda _: {"batch_size": 3, "collate_fn": collate_fn})
+    ours = run(Ours, case, num_workers)
+    assert_same_outcome(ours, run(Torchs, case, num_workers))
+    assert ours.error is None
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_tensors_of_one_storage_still_share_it(num_workers: int) -> None:
+    for batch in Ours(Samples(8, lambda i: torch.ones(2) * i), batch_size=4, num_workers=num_workers, collate_fn=one_storage):
+        batch["whole"].fill_(9)
+        assert batch["again"][0] is batch["whole"] or batch["again"][0].data_ptr() == batch["whole"].data_ptr()
+        assert batch["tail"].tolist() == [9] * 7
+        assert batch["column"].tolist() == [[9] * 8]
