@@ -203,7 +203,9 @@ def _platform_allows() -> bool:
     missing = missing_on_this_platform()
     if missing and not _warned_of_platform:
         _warned_of_platform = True
-        warnings.warn(f"antifreeze works through torch's own iterators here, without supervision, resume and shared slots: {missing}", stacklevel=4)
+        warnings.warn(
+            f"antifreeze works through torch's own iterators here, without supervision, resume and shared slots: {missing}", stacklevel=4
+        )
     return not missing
 
 

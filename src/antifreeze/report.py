@@ -61,7 +61,7 @@ class Report:
             collate_s=costs.collate_ns / 1e9,
             transport_s=costs.write_ns / 1e9,
             in_flight_bytes=ledger.most_in_flight_bytes,
-            restarts=ledger.restarts,
+            restarts=costs.restarts,
             bad_samples=tuple(ledger.bad_samples),
             story=tuple(map(str, ledger.story.lines())),
             verdict=_verdict(waited_s, elapsed_s, workers, busy, costs.fetch_ns, costs.collate_ns, costs.write_ns),
@@ -81,7 +81,9 @@ class Report:
         return "\n".join(["antifreeze report", *(f"  {name:<{width}}  {text}" for name, text in self._rows())])
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th style='text-align:left'>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in self._rows())
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in self._rows()
+        )
         return f"<table><caption>antifreeze report</caption>{rows}</table>"
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -107,7 +109,9 @@ class Report:
         work_s = self.fetch_s + self.collate_s + self.transport_s
         shares = ""
         if work_s:
-            shares = f": fetch {self.fetch_s / work_s:.0%}, collate {self.collate_s / work_s:.0%}, transport {self.transport_s / work_s:.0%}"
+            shares = (
+                f": fetch {self.fetch_s / work_s:.0%}, collate {self.collate_s / work_s:.0%}, transport {self.transport_s / work_s:.0%}"
+            )
         if not self.workers:
             return f"none, loaded in the loop{shares}"
         busy = "" if self.worker_busy is None else f", busy {self.worker_busy:.0%}"
@@ -124,8 +128,9 @@ def _verdict(waited_s: float, elapsed_s: float, workers: int, busy: float | None
     if not workers:
         return f"the loop spent {share:.0%} of its time loading, most of it in {stage}; num_workers would do that beside it"
     if busy is not None and busy > 0.8:
-        return f"the loop waited {share:.0%} of the time, and the workers were busy, most of it in {stage}: more workers or a cheaper {stage} would help"
-    return f"the loop waited {share:.0%} of the time though the workers were {0 if busy is None else busy:.0%} busy: look at the longest waits, the start of epochs and stalls"
+        return f"the loop waited {share:.0%} of the time: the workers are the bottleneck, most of it in {stage}; more of them would help"
+    busy_text = f"{0 if busy is None else busy:.0%} busy"
+    return f"the loop waited {share:.0%} of the time though the workers were {busy_text}: look at the longest waits and at epoch starts"
 
 
 def _failure_dict(bad: BadSampleRecord) -> dict[str, Any]:

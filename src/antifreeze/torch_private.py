@@ -40,7 +40,7 @@ def swap_worker_info(info: Any) -> Any:
 
 def numpy_seed(base_seed: int, worker_id: int) -> Any:
     """The words torch seeds numpy with in worker `worker_id`."""
-    return _worker._generate_state(base_seed, worker_id)
+    return _worker._generate_state(base_seed, worker_id)  # type: ignore[no-untyped-call]
 
 
 def is_datapipe(dataset: Any) -> bool:

@@ -37,7 +37,7 @@ def fault_with(expected: Expectation) -> Fault:
         (FINISHED, "raise", {"exit_code": -11}, Outcome.DIED, "died instead of finished"),
         (FINISHED, "raise", {"ended": False}, Outcome.DIED, "died instead of finished"),
         (FINISHED, "raise", {"error": said("E", "x")}, Outcome.ERROR, "error instead of finished: E: x"),
-        (FINISHED, "raise", {"left": {"descriptors": 2}}, Outcome.FINISHED, "left behind: 2 descriptors"),
+        (FINISHED, "raise", {"left": {"descriptors": ["a", "b"]}}, Outcome.FINISHED, "left behind: 2 descriptors (a)"),
         (FINISHED, "raise", {"orphans": ["sleep 9"]}, Outcome.FINISHED, "left behind: 1 orphans (sleep 9)"),
         (FINISHED, "raise", {"stop_s": 9.0}, Outcome.FINISHED, "stopping took 9.0 s"),
         (FINISHED, "raise", {"exit_s": 9.0}, Outcome.FINISHED, "the interpreter's exit took 9.0 s"),
@@ -68,7 +68,7 @@ def test_totals_count_what_went_wrong() -> None:
         {"exit_code": None},
         {"got": [1]},
         {"got": [1, 1, 2, 13]},
-        {"left": {"processes": 1}},
+        {"left": {"processes": ["sleep"]}},
         {"not_here": "needs root"},
     ]
     totals = Totals.of(judge(fault_with(FINISHED), Record("made-up", "torch", "raise", **{**OVER, **one})) for one in seen)

@@ -41,7 +41,7 @@ class Work(NamedTuple):
     slot: int
     batch_rows: int
     first_row: int
-    count: int
+    rows: int
     position: int
     stream: int
     whole: int

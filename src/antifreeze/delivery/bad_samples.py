@@ -41,7 +41,9 @@ class BadSampleDesk:
             try:
                 choice = OnBadSample(answer)
             except ValueError:
-                raise OptionError(f'on_bad_sample returned {answer!r} for sample {index!r}; expected "raise", "skip" or "replace"') from None
+                raise OptionError(
+                    f'on_bad_sample returned {answer!r} for sample {index!r}; expected "raise", "skip" or "replace"'
+                ) from None
         if choice is not OnBadSample.RAISE:
             self.records.append(BadSampleRecord(epoch, batch, failure, choice))
             self._check_limit(epoch, samples)
@@ -55,7 +57,9 @@ class BadSampleDesk:
         allowed = limit if isinstance(limit, int) else int(limit * samples) if samples is not None else None
         if allowed is not None and count > allowed:
             lines = "\n".join(f"  {record}" for record in self.records[-10:])
-            raise TooManyBadSamples(f"{count} bad samples in epoch {epoch}, and max_bad_samples={limit} allows {allowed}; the last ones:\n{lines}")
+            raise TooManyBadSamples(
+                f"{count} bad samples in epoch {epoch}, and max_bad_samples={limit} allows {allowed}; the last ones:\n{lines}"
+            )
 
 
 def replacement(seed: int, position: int, attempt: int, samples: int) -> int:

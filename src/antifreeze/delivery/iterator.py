@@ -30,8 +30,9 @@ from antifreeze.plan.stream_plan import StreamPlan, StreamPosition, StreamProgre
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.observe import available_memory_bytes
 from antifreeze.supervisor.policy import batches_in_flight, tasks_per_batch, within_budget
-from antifreeze.supervisor.pool import Content, Pool, StreamStart
+from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.state import Batch, Phase
+from antifreeze.supervisor.work import Content, StreamStart
 from antifreeze.torch_private import (
     BaseIterator,
     apply_sharding,
@@ -99,7 +100,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._begin(resume)
 
     def __repr__(self) -> str:
-        return f"<LoaderIterator epoch {self._epoch}: {self._num_yielded} batches delivered, {len(self._in_flight)} in flight, {self.pool!r}>"
+        return (
+            f"<LoaderIterator epoch {self._epoch}: {self._num_yielded} batches delivered, {len(self._in_flight)} in flight, {self.pool!r}>"
+        )
 
     def close(self) -> None:
         """Ends the workers; may be called twice."""
@@ -211,7 +214,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _look_ahead(self) -> int:
         if self._options.forgives and self._map:
             return LOOK_AHEAD
-        return max(1, self._prefetch_factor * self._num_workers)
+        return int(max(1, self._prefetch_factor * self._num_workers))
 
     def _plan_ahead(self) -> None:
         while self._map and not self._finished and len(self._planned) + len(self._in_flight) < self._look_ahead:
@@ -295,7 +298,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _count(self, batch: Batch, size_bytes: int) -> None:
         ledger = self._ledger
         ledger.timing.batches += 1
-        ledger.timing.samples += batch.rows_loaded - len(batch.bad_rows)
+        ledger.timing.samples += batch.rows - len(batch.bad_rows) if self._map else batch.rows_loaded
         ledger.timing.delivered_bytes += size_bytes
         if ledger.timing.batches % _LOOK_AT_MEMORY_EVERY == 1:
             ledger.most_in_flight_bytes = max(ledger.most_in_flight_bytes, self._ring.used_bytes())
@@ -345,6 +348,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 raise exception_of(batch.first_error())
             if self._splits and batch.parcel_bytes is not None:
                 self._remember_no_rows()
+            if isinstance(self.pool, LocalPool) and batch.parcel_bytes is not None:
+                self.pool.ring.give_back(batch.slot)
+                return self.pool.collated.pop(batch.number), 0
             return build(batch, self.pool.layouts, self.pool.ring)
         finally:
             self._note_delivered(flight, batch)
@@ -384,7 +390,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             failure = failure_of(batch.bad_rows[row])
             index = content.indices[row] if isinstance(content.indices, list) else content.indices
             choice = self._desk.decide(
-                failure, index, epoch=self._epoch, batch=flight.planned.number, samples=length_of(self._dataset)
+                failure, index, epoch=self._ledger.timing.epochs, batch=flight.planned.number, samples=length_of(self._dataset)
             )
             if choice is OnBadSample.RAISE:
                 batch.errors[row] = batch.bad_rows[row]
@@ -490,4 +496,3 @@ def _limit(options: Options) -> tuple[int | None, str]:
     if options.memory_budget_bytes is not None:
         return options.memory_budget_bytes, "memory_budget"
     return available_memory_bytes(), "the memory that is available"
-

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from antifreeze.delivery.bad_samples import BadSampleRecord
 from antifreeze.events import Story
-from antifreeze.supervisor.pool import Costs
+from antifreeze.supervisor.work import Costs
 
 
 @dataclass
@@ -30,7 +30,6 @@ class Ledger:
     costs: Costs = field(default_factory=Costs)
     story: Story = field(default_factory=Story)
     bad_samples: list[BadSampleRecord] = field(default_factory=list)
-    restarts: int = 0
     most_in_flight_bytes: int = 0
 
 

@@ -1,6 +1,7 @@
 """Loading without workers: the same tasks, slots and decisions as the pool's, done at once in the user's own process.
 
 1. Nothing is loaded before it is asked for, and a change of the data set is seen at once.
+   A collated batch is handed over as it is: in one process there is nothing to pack.
 2. The user's exception leaves as it was raised, its traceback intact.
 3. The process's random generators are, after each batch, as the user left them.
 """
@@ -9,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from antifreeze.errors import LoaderClosed
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
-from antifreeze.supervisor.pool import Content, Costs, StreamStart
 from antifreeze.supervisor.state import Action, Batch, Ending, FreeSlot, PoolState, RowFailed, Send, Task, TaskEnded
+from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.worker import fetch
 from antifreeze.worker.fetch import Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker
 from antifreeze.worker.journal import ROW_WORDS, JournalRow
@@ -24,17 +26,35 @@ from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
 
 
+class _LocalMaker(SampleMaker):
+    """Keeps what was collated instead of packing it."""
+
+    def __init__(self, config: FetchConfig, writer: SlotWriter, journal: JournalRow, collated: dict[int, Any]) -> None:
+        super().__init__(config, writer, journal)
+        self._collated = collated
+
+    def pack(self, task: fetch.Task, collated: Any, rows: int, fetch_ns: int, collate_ns: int) -> Packed:
+        self._collated[task.batch] = collated
+        return Packed(rows, 0, fetch_ns, collate_ns, 0)
+
+
 class LocalPool:
     def __init__(
-        self, dataset: Any, iterable: bool, config: FetchConfig, seeds: tuple[int, int], ring: Ring,
-        limit: tuple[int | None, str], costs: Costs,
+        self,
+        dataset: Any,
+        iterable: bool,
+        config: FetchConfig,
+        seeds: tuple[int, int],
+        ring: Ring,
+        limit: tuple[int | None, str],
+        costs: Costs,
     ) -> None:
         self.ring = ring
         self.costs = costs
         self.layouts: dict[int, RowLayout] = {}
         self.contents: dict[int, Content] = {}
+        self.collated: dict[int, Any] = {}
         self.streams: dict[int, StreamStart] = {}
-        self.restarts = 0
         self.closed = False
         self.state = PoolState(1, config.forgive)
         generators = global_generators()
@@ -52,7 +72,7 @@ class LocalPool:
 
     def _use_ring(self, ring: Ring) -> None:
         self.ring = ring
-        self._maker = SampleMaker(self._config, SlotWriter(ring.arena, *self._limit), self._journal)
+        self._maker = _LocalMaker(self._config, SlotWriter(ring.arena, *self._limit), self._journal, self.collated)
         kind = StreamFetcher if self._iterable else MapFetcher
         self._fetcher = kind(self._dataset, self._config, self._maker, self._seeds, self._journal)
 
@@ -64,11 +84,7 @@ class LocalPool:
         for start in starts:
             self.streams[start.stream] = start
             info = None if start.streams == 0 else _worker_info(start, self._dataset)
-            open_stream = self._fetcher.open
-
-            def begin(start: StreamStart = start, info: Any = info) -> None:
-                open_stream(start.stream, info, start.state, start.skip_samples, start.batch_rows)
-
+            begin = partial(self._fetcher.open, start.stream, info, start.state, start.skip_samples, start.batch_rows)
             self._kept.run(begin)
 
     def submit(self, number: int, content: Content, rows: int, tasks: int, worker: int | None, stream: int | None = None) -> None:
@@ -93,7 +109,7 @@ class LocalPool:
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Send):
-                self._kept.run(lambda task=action.task: self._run(task))  # type: ignore[misc]
+                self._kept.run(partial(self._run, action.task))
             elif isinstance(action, FreeSlot):
                 self.ring.give_back(action.slot)
 

@@ -12,13 +12,14 @@ from antifreeze.plan.randomness import generator_state
 from antifreeze.torch_private import is_iterable_kind
 
 VERSION = 1
+_BEGINNING = MapPosition(0, 0, None)
 
 
 @dataclass(frozen=True)
 class MapDelivered:
     """All batches up to `position`, those `beyond` it that came early (in_order=False), and the samples that moved up."""
 
-    position: MapPosition = MapPosition(0, 0, None)
+    position: MapPosition = _BEGINNING
     beyond: frozenset[int] = frozenset()
     spares: frozenset[int] = frozenset()
     _after: tuple[tuple[int, MapPosition], ...] = ()

@@ -127,13 +127,13 @@ class MapPlan:
         batch = list(islice(iterator, size))
         return _END if not batch or (drop_last and len(batch) < size) else batch
 
-    def _begin(self) -> Iterator[Any]:
+    def _begin(self) -> Any:
         if self.position.sampler_state is not None and hasattr(self._source, "load_state_dict"):
             self._source.load_state_dict(self.position.sampler_state)
             return iter(self._source)
-        iterator = iter(self._source) if self._adopted is None else self._adopted
+        iterator: Any = iter(self._source) if self._adopted is None else self._adopted
         if self.position.sampler_state is not None:
-            iterator.load_state_dict(self.position.sampler_state)  # type: ignore[attr-defined]
+            iterator.load_state_dict(self.position.sampler_state)
             return iterator
         self._pass_over(iterator)
         return iterator
@@ -154,7 +154,7 @@ class MapPlan:
 
     def _sampler_state(self) -> Any:
         for source in (self._source, self._iterator):
-            if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
+            if source is not None and hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
                 return source.state_dict()
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -114,7 +115,7 @@ def sample_fault(
     *,
     error: str,
     cause: str,
-    before: Callable[[Trial], Any] | None = None,
+    during: Callable[[Trial], AbstractContextManager[Any]] = lambda trial: nullcontext(),
     outcomes: tuple[Outcome, ...] = (Outcome.ERROR,),
     **rest: Any,
 ) -> Callable[[Sickness], Sickness]:
@@ -122,9 +123,8 @@ def sample_fault(
 
     def register(sickness: Sickness) -> Sickness:
         def program(trial: Trial) -> None:
-            held = before(trial) if before else None
-            trial.epoch(trial.loader(trial.sick(sickness)))
-            del held
+            with during(trial):
+                trial.epoch(trial.loader(trial.sick(sickness)))
 
         expected = Expectation(outcomes, error, cause, names_sample=True)
         _add(Fault(name, what, source, program, expected, confined=True, **rest))

@@ -148,7 +148,7 @@ def _saying_problems(expected: Expectation, record: Record) -> list[str]:
 
 def _stopping_problems(expected: Expectation, outcome: Outcome, record: Record) -> list[str]:
     found = []
-    if record.ended and record.stop_s > expected.stop_s:
+    if record.ended and not record.left and record.stop_s > expected.stop_s:
         found.append(f"stopping took {record.stop_s:.1f} s")
     if record.ended and outcome is not Outcome.FROZEN and record.exit_s > EXIT_S:
         found.append(f"the interpreter's exit took {record.exit_s:.1f} s")
@@ -156,7 +156,7 @@ def _stopping_problems(expected: Expectation, outcome: Outcome, record: Record) 
 
 
 def _left_behind(record: Record) -> tuple[str, ...]:
-    inside = [f"{count} {what}" for what, count in record.left.items()]
+    inside = [f"{len(what)} {kind} ({what[0][:60]})" for kind, what in record.left.items()]
     orphans = [f"{len(record.orphans)} orphans ({record.orphans[0][:60]})"] if record.orphans else []
     files = [f"files {record.files_left}"] if record.files_left else []
     return (*inside, *orphans, *files)

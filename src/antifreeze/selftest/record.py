@@ -24,7 +24,7 @@ class Record:
     not_here: str | None = None
     ended: bool = False
     """The program came to its end, the interpreter's exit still before it."""
-    left: dict[str, int] = field(default_factory=dict)
+    left: dict[str, list[str]] = field(default_factory=dict)
     """Inside the program, once the loader was gone."""
     loop_s: float = 0.0
     stop_s: float = 0.0

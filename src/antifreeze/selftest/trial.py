@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -12,7 +13,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,29 +74,34 @@ def first_time(folder: Path, name: str = "once") -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Footprint:
-    """What this process holds of the system: counted before the loader was made, and after it is gone."""
+def footprint() -> dict[str, dict[Any, str]]:
+    """What this process holds of the system, by kind: asked before the loader is made, and after it is gone."""
+    helpers = {pid for pid in children_of(os.getpid()) if any(name in command_of(pid) for name in _OWN_HELPERS)}
+    lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
+    shared = [line for line in lines if len(line) == 6 and line[5].startswith(("/memfd:", "/dev/shm/"))]
+    return {
+        "processes": {pid: command_of(pid) for pid in children_of(os.getpid()) if pid not in helpers},
+        "descriptors": _descriptors(len(helpers)),
+        "mappings": {line[0]: line[5] for line in shared},
+        "threads": {thread.ident: thread.name for thread in threading.enumerate()},
+    }
 
-    processes: int
-    descriptors: int
-    mappings: int
-    threads: int
 
-    @classmethod
-    def now(cls) -> Footprint:
-        helpers = [pid for pid in children_of(os.getpid()) if any(name in command_of(pid) for name in _OWN_HELPERS)]
-        maps = Path("/proc/self/maps").read_text()
-        return cls(
-            processes=len(children_of(os.getpid())) - len(helpers),
-            descriptors=len(os.listdir("/proc/self/fd")) - len(helpers),
-            mappings=maps.count("memfd:") + maps.count("/dev/shm/"),
-            threads=threading.active_count(),
-        )
+def _descriptors(of_helpers: int) -> dict[Any, str]:
+    """A helper of multiprocessing has one pipe in its parent, which is the first new one that a pipe's name fits."""
+    found: dict[Any, str] = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    pipes = [number for number, target in found.items() if number > 2 and target.startswith("pipe:")]
+    for number in pipes[1 : 1 + of_helpers]:  # the first is where the trial writes its records
+        del found[number]
+    return found
 
-    def beyond(self, earlier: Footprint) -> dict[str, int]:
-        grown = {name: getattr(self, name) - getattr(earlier, name) for name in self.__dataclass_fields__}
-        return {name: more for name, more in grown.items() if more > 0}
+
+def beyond(now: dict[str, dict[Any, str]], earlier: dict[str, dict[Any, str]]) -> dict[str, list[str]]:
+    new = {kind: [what for key, what in held.items() if earlier[kind].get(key) != what] for kind, held in now.items()}
+    return {kind: held for kind, held in new.items() if held}
 
 
 def children_of(pid: int) -> list[int]:
@@ -234,7 +239,7 @@ class Trial:
 
     # -- the whole run ------------------------------------------------------------------------------------------------
     def run(self) -> None:
-        before = Footprint.now()
+        before = footprint()
         started_s = time.monotonic()
         error: BaseException | None = None
         try:
@@ -255,11 +260,11 @@ class Trial:
         now_s = time.monotonic()
         self._write(end=True, left=left, loop_s=now_s - started_s, stop_s=now_s - self._marked_s)
 
-    def _left_behind(self, before: Footprint, within_s: float = 4.0) -> dict[str, int]:
+    def _left_behind(self, before: dict[str, dict[Any, str]], within_s: float = 3.0) -> dict[str, list[str]]:
         deadline_s = time.monotonic() + within_s
         while True:
             gc.collect()
-            left = Footprint.now().beyond(before)
+            left = beyond(footprint(), before)
             if not left or time.monotonic() > deadline_s:
                 return left
             time.sleep(0.02)

@@ -86,6 +86,6 @@ def populate(mapped: mmap.mmap) -> None:
     try:
         mapped.madvise(_MADV_POPULATE_WRITE)
     except OSError as error:
-        if error.errno in (errno.ENOMEM, errno.EFAULT, errno.EHWPOISON):
+        if error.errno in (errno.ENOMEM, errno.EFAULT):
             raise OSError(errno.ENOMEM, f"cannot get {len(mapped):,} bytes of shared memory for a batch") from None
         # an older kernel: pages come one by one when they are touched

@@ -69,7 +69,7 @@ def pack(batch: Any) -> Parcel:
     return Parcel([stream.getbuffer(), memoryview(pickle.dumps((len(storages), table), protocol=5)), *storages, *arrays])
 
 
-def unpack(owner: np.ndarray[Any, Any]) -> Any:
+def unpack(owner: Any) -> Any:
     """The batch; its tensors and arrays are views of `owner` and keep it alive."""
     (count,) = struct.unpack_from("<q", owner, 0)
     places = struct.unpack_from(f"<{2 * count}q", owner, 8)
@@ -158,12 +158,12 @@ def _piece(tensor: torch.Tensor) -> _Piece:
         tensor = tensor.contiguous()
     tensor.requires_grad_(requires_grad)
     item = tensor.element_size()
-    begin = tensor.storage_offset() * item
+    begin = int(tensor.storage_offset()) * item
     return _Piece(tensor, begin, begin + (_span(tensor) * item if tensor.numel() else 0))
 
 
 def _span(tensor: torch.Tensor) -> int:
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return 1 + sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _overlapping(pieces: list[_Piece]) -> list[tuple[int, int, list[_Piece]]]:
@@ -181,8 +181,8 @@ def _overlapping(pieces: list[_Piece]) -> list[tuple[int, int, list[_Piece]]]:
 def _bytes_of(tensor: torch.Tensor, begin: int, end: int) -> memoryview:
     if end <= begin:
         return memoryview(b"")
-    window = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage(), begin, (end - begin,))
-    return memoryview(window.numpy())
+    window = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage(), begin, (end - begin,), (1,))
+    return window.numpy().data
 
 
 def _row(piece: _Piece, part_begin: int) -> tuple[Any, ...]:
@@ -191,9 +191,9 @@ def _row(piece: _Piece, part_begin: int) -> tuple[Any, ...]:
     return piece.part, offset, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.requires_grad
 
 
-def _storage_over(owner: np.ndarray[Any, Any], offset: int, size: int) -> torch.UntypedStorage:
+def _storage_over(owner: Any, offset: int, size: int) -> torch.UntypedStorage:
     if size == 0:
-        return torch.UntypedStorage(0)
+        return torch.empty(0, dtype=torch.uint8).untyped_storage()
     return torch.frombuffer(owner, dtype=torch.uint8, count=size, offset=offset).untyped_storage()
 
 

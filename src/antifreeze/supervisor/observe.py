@@ -7,7 +7,16 @@ import re
 from pathlib import Path
 
 _READS = {0: "read", 17: "pread64", 19: "readv", 45: "recvfrom", 47: "recvmsg", 1: "write", 73: "flock", 72: "fcntl", 257: "openat"}
-_OTHER_CALLS = {202: "futex", 35: "nanosleep", 230: "clock_nanosleep", 7: "poll", 23: "select", 232: "epoll_wait", 281: "epoll_pwait", 61: "wait4"}
+_OTHER_CALLS = {
+    202: "futex",
+    35: "nanosleep",
+    230: "clock_nanosleep",
+    7: "poll",
+    23: "select",
+    232: "epoll_wait",
+    281: "epoll_pwait",
+    61: "wait4",
+}
 
 
 def process_state(pid: int) -> str:

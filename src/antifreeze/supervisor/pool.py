@@ -19,7 +19,6 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from antifreeze.channel.messages import (
@@ -37,11 +36,12 @@ from antifreeze.channel.messages import (
     TaskFailed,
     Work,
 )
-from antifreeze.errors import LoaderClosed, LoaderGaveUp, LoaderTimeout, LoadingError, SampleLost, SampleTimeout
+from antifreeze.errors import LoaderClosed, LoaderGaveUp, LoaderTimeout, LoadingError
 from antifreeze.events import Happening, Story
 from antifreeze.options import Options
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
+from antifreeze.supervisor import telling
 from antifreeze.supervisor.observe import oom_kills
 from antifreeze.supervisor.policy import RestartBudget, stall_intervals_s
 from antifreeze.supervisor.process import Exit, WorkerProcess, end_all
@@ -61,54 +61,13 @@ from antifreeze.supervisor.state import (
     WorkerGone,
 )
 from antifreeze.supervisor.watch import Look, Watch, where_is
-from antifreeze.worker.failure import Failure
-from antifreeze.worker.journal import Journal, Stage
+from antifreeze.supervisor.work import Content, Costs, StreamStart
+from antifreeze.worker.journal import Entry, Journal, Stage
 from antifreeze.worker.main import WorkerSpec
 
 TICK_S = 0.25
 _numbers = itertools.count()
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
-
-
-@dataclass
-class Content:
-    """What a batch is made of: a list of indices, one index, or nothing for a stream."""
-
-    indices: Any
-    position: int
-
-
-@dataclass
-class Costs:
-    """Where the workers' time went, in all."""
-
-    fetch_ns: int = 0
-    collate_ns: int = 0
-    write_ns: int = 0
-    samples: int = 0
-
-    def add(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
-        self.fetch_ns += fetch_ns
-        self.collate_ns += collate_ns
-        self.write_ns += write_ns
-        self.samples += rows
-
-    @property
-    def sample_ns(self) -> int | None:
-        return (self.fetch_ns + self.collate_ns + self.write_ns) // self.samples if self.samples else None
-
-
-@dataclass
-class StreamStart:
-    """Where a stream begins (again): what its worker must be told before its first task."""
-
-    stream: int
-    streams: int
-    skip_samples: int = 0
-    batch_rows: int = 1
-    state: bytes | None = None
-    worker: int = 0
-    finished_batches: dict[int, tuple[int, bytes | None]] = field(default_factory=dict)
 
 
 class Pool:
@@ -123,7 +82,6 @@ class Pool:
         self.contents: dict[int, Content] = {}
         self.streams: dict[int, StreamStart] = {}
         self.user_seeded: int | None = None
-        self.restarts = 0
         self.state = PoolState(len(specs), options.forgives)
         self._specs = specs
         self._context = context
@@ -143,7 +101,7 @@ class Pool:
 
     def __repr__(self) -> str:
         live = sum(worker is not None for worker in self._workers)
-        return f"<Pool {len(self._workers)} workers: {live} live, {self.restarts} restarts, {self.state!r}>"
+        return f"<Pool {len(self._workers)} workers: {live} live, {self.costs.restarts} restarts, {self.state!r}>"
 
     # --- life ---
 
@@ -331,7 +289,9 @@ class Pool:
 
     def _check_usable(self) -> None:
         if self.owner_pid != os.getpid():
-            raise LoaderClosed(f"this iterator belongs to process {self.owner_pid}; make a new one with iter(loader) in process {os.getpid()}")
+            raise LoaderClosed(
+                f"this iterator belongs to process {self.owner_pid}; make a new one with iter(loader) in process {os.getpid()}"
+            )
         if self.closed:
             raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
 
@@ -407,29 +367,22 @@ class Pool:
             self._by_descriptor.pop(descriptor, None)
         worker.let_go()
         self._workers[number] = None
-        gone = self._blame.pop(number, None) or self._suspect(number, entry.task, entry.row, entry.stage, entry.index, end)
+        gone = self._blame.pop(number, None) or self._suspect(number, entry, end)
         self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {self._explain(end)}")
-        self.restarts += 1
+        self.costs.restarts += 1
         if not self._budget.spend(time.monotonic()):
             self._give_up(number)
         self._perform(self.state.handle(gone))
         self._start_worker(number)
         self._perform(self.state.handle(WorkerBack(number)))
 
-    def _suspect(self, number: int, task: int, row: int, stage: Stage, index: Any, end: Exit) -> WorkerGone:
+    def _suspect(self, number: int, entry: Entry, end: Exit) -> WorkerGone:
         """Who was at it when the worker ended by itself."""
-        if stage in (Stage.STARTING, Stage.IDLE, Stage.SEND, Stage.ENDED):
+        if entry.stage in (Stage.STARTING, Stage.IDLE, Stage.SEND, Stage.ENDED):
             return WorkerGone(number)
-        whole = self._whole_batch_calls or stage in (Stage.COLLATE, Stage.WRITE)
-        what = "collating or writing a batch" if whole else f"loading sample {index}"
-        text = (
-            f"worker {number} {self._explain(end)} while {what}, and so did the one before it\n"
-            '  what to do: on_bad_sample="skip" goes on without the sample; the line above says what ended the process'
-        )
-        failure = Failure.without_traceback(
-            SampleLost, text, stage=stage.name.lower(), worker=number, index=None if whole else index, row=None if whole else row, position=None
-        )
-        return WorkerGone(number, task, WHOLE_BATCH if whole else row, failure)
+        whole = self._whole_batch_calls or entry.stage in (Stage.COLLATE, Stage.WRITE)
+        failure = telling.sample_lost(number, entry, whole, self._explain(end))
+        return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure)
 
     def _check_deadlines(self) -> None:
         now_s = time.monotonic()
@@ -449,35 +402,19 @@ class Pool:
 
     def _end_overdue(self, number: int, worker: WorkerProcess, look: Look, stuck_s: float) -> None:
         entry = look.entry
-        whole = entry.stage in (Stage.COLLATE, Stage.WRITE) or self._whole_batch_calls
-        what = f"batch {entry.batch} ({entry.stage.name.lower()})" if whole else f"sample {entry.index}"
-        text = (
-            f"{what} took longer than {stuck_s:.1f} s in worker {number} (pid {worker.pid}), so the worker was ended\n{where_is(worker)}\n"
-            f'  what to do: on_bad_sample="skip" goes on without it; sample_timeout_s={self.options.sample_timeout_s:g} is the limit'
-        )
-        self._tell(Happening.DEADLINE, text)
         self._blame[number] = WorkerGone(number)
-        if entry.stage is not Stage.STARTING:
-            failure = Failure.without_traceback(
-                SampleTimeout,
-                text,
-                stage=entry.stage.name.lower(),
-                worker=number,
-                index=None if whole else entry.index,
-                row=None if whole else entry.row,
-                position=None,
-            )
+        if entry.stage is Stage.STARTING:
+            self._tell(Happening.DEADLINE, f"worker {number} (pid {worker.pid}) did not start within {stuck_s:.1f} s\n{where_is(worker)}")
+        else:
+            whole = self._whole_batch_calls or entry.stage in (Stage.COLLATE, Stage.WRITE)
+            failure = telling.sample_overdue(number, worker, entry, whole, stuck_s, self.options.sample_timeout_s)
+            self._tell(Happening.DEADLINE, failure.message)
             self._blame[number] = WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, final=True)
         worker.kill()
 
     def _give_up(self, number: int) -> None:
-        allowed = self._budget.allowed
-        text = (
-            f"workers ended more than {allowed} times within {self._budget.window_s:g} s, the last one was worker {number}\n"
-            f"the story:\n{self.story}\n"
-            f"  what to do: look at what ended them above; max_restarts_per_minute={allowed} is the limit"
-        )
-        self._tell(Happening.GAVE_UP, f"after {allowed} restarts")
+        self._tell(Happening.GAVE_UP, f"after {self._budget.allowed} restarts")
+        text = telling.gave_up(number, self._budget, self.story)
         self.close()
         raise LoaderGaveUp(text)
 
@@ -502,21 +439,12 @@ class Pool:
     def describe_wait(self, reason: str, waited_s: float) -> str:
         """What everybody is doing, for a stall report or a timeout."""
         now_s = time.monotonic()
-        lines = [f"the loop has waited {waited_s:.1f} s for {reason}"]
-        for number, worker in enumerate(self._workers):
-            if worker is None:
-                continue
-            look = self._watch.look(number, now_s)
-            stuck_s = now_s - look.since_s
-            if look.entry.stage in (Stage.IDLE, Stage.ENDED):
-                lines.append(f"  worker {number} (pid {worker.pid}) is idle")
-                continue
-            doing = "starting" if look.entry.stage is Stage.STARTING else f"in sample {look.entry.index} of batch {look.entry.batch}"
-            lines.append(f"  worker {number} (pid {worker.pid}) has been {doing} ({look.entry.stage.name.lower()}) for {stuck_s:.1f} s")
-            lines.append(where_is(worker))
-        limit = self.options.sample_timeout_s
-        lines.append(f"  what to do: sample_timeout_s={limit if limit is None else f'{limit:g}'} ends a stuck sample; `antifreeze doctor {os.getpid()}` shows more")
-        return "\n".join(lines)
+        seen = [
+            (worker, self._watch.look(number, now_s).entry, now_s - self._watch.look(number, now_s).since_s)
+            for number, worker in enumerate(self._workers)
+            if worker is not None
+        ]
+        return telling.waiting(reason, waited_s, seen, self.options.sample_timeout_s)
 
 
 def _encode_indices(indices: Any) -> tuple[bytes, int]:

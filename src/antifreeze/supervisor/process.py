@@ -155,7 +155,7 @@ class WorkerProcess:
             text = os.pread(self._stacks, size, 0)
         return text.decode(errors="replace")
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal(self, number: int) -> None:
         try:
             signal.pidfd_send_signal(self.pidfd, number)
         except ProcessLookupError:

@@ -224,7 +224,9 @@ class PoolState:
         """Called when the loop waits: who has nothing to do may do what others have not begun."""
         if not any(worker.live and not worker.queue for worker in self.workers):
             return []
-        return [TakeBack(worker.number) for worker in self.workers if sum(task.worker is None for task in worker.queue) >= _ONE_RUNS_ONE_WAITS]
+        return [
+            TakeBack(worker.number) for worker in self.workers if sum(task.worker is None for task in worker.queue) >= _ONE_RUNS_ONE_WAITS
+        ]
 
     # --- what happens ---
 

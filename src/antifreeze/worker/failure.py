@@ -80,7 +80,8 @@ class Failure:
     def to_exception(self) -> BaseException:
         """The data set's own exception type where it can be had, with the worker's traceback in its text."""
         if not self.traceback_text:
-            return self._kind()(self.message)  # type: ignore[no-any-return]
+            told: BaseException = self._kind()(self.message)
+            return told
         where = "" if self.worker is None else f" in DataLoader worker process {self.worker}"
         text = f"Caught {self.type_name.rpartition('.')[2]}{where}.\nOriginal {self.traceback_text}{self._place()}"
         kind = self._kind()
@@ -89,9 +90,10 @@ class Failure:
         if kind is KeyError:
             return KeyError(_Verbatim(text))
         try:
-            return kind(message=text) if getattr(kind, "message", None) else kind(text)
+            rebuilt: BaseException = kind(message=text) if getattr(kind, "message", None) else kind(text)
         except Exception:
             return LoadingError(text)
+        return rebuilt
 
     def _place(self) -> str:
         lines = []
@@ -111,7 +113,9 @@ class Failure:
             except Exception:
                 return None
         # a class made inside a function: the parent of a forked worker has it too, only not by a name that can be imported
-        alike = [kind for kind in _all_subclasses(BaseException) if (kind.__module__, kind.__qualname__) == (self.type_module, self.type_name)]
+        alike = [
+            kind for kind in _all_subclasses(BaseException) if (kind.__module__, kind.__qualname__) == (self.type_module, self.type_name)
+        ]
         return alike[0] if len(alike) == 1 else None
 
 
@@ -139,9 +143,10 @@ def _first_line(error: BaseException) -> str:
 
 
 def _all_subclasses(kind: type) -> list[type]:
-    found, waiting = [], [kind]
+    found: list[type] = []
+    waiting = [kind]
     while waiting:
-        below = type.__subclasses__(waiting.pop())
+        below: list[type] = type.__subclasses__(waiting.pop())
         found += below
         waiting += below
     return found

@@ -31,7 +31,6 @@ from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.seeding import SampleSeeds
 from antifreeze.worker.slot_writer import SlotWriter
 
-
 _ROW, _INDEX = int(Word.ROW), int(Word.INDEX)
 
 
@@ -174,9 +173,7 @@ class SampleMaker:
                 raise self.fetch_error(error, "collate", explanation=f"samples {_few(task.indices)}") from error
             row, text = odd
             index = _index_at(task.indices, row)
-            raise self.fetch_error(
-                error, "collate", index=index, row=row, position=task.position + row, explanation=text
-            ) from error
+            raise self.fetch_error(error, "collate", index=index, row=row, position=task.position + row, explanation=text) from error
 
 
 class MapFetcher:

@@ -72,7 +72,7 @@ def _python_state_is_behind_the_header() -> bool:
 
 class NumpyGenerator:
     def __init__(self) -> None:
-        bits = np.random.mtrand._rand._bit_generator  # type: ignore[attr-defined]
+        bits = np.random.mtrand._rand._bit_generator
         self._address = bits.ctypes.state_address if type(bits).__name__ == "MT19937" else None
 
     def seed(self, seed: int) -> None:

@@ -12,8 +12,9 @@ import pickle
 import time
 from typing import Any
 
+from antifreeze.slots.layout import Irregular
 from antifreeze.torch_private import swap_worker_info
-from antifreeze.worker.fetch import FetchConfig, Irregular, Outcome, Rows, SampleMaker, Task
+from antifreeze.worker.fetch import FetchConfig, Outcome, Rows, SampleMaker, Task
 from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.seeding import SampleSeeds
 
@@ -102,7 +103,9 @@ class StreamFetcher:
         try:
             samples = stream.take(task.batch_rows)
         except Exception as error:
-            raise self._maker.fetch_error(error, f"__next__ of the iterable data set (batch {stream.batches} of stream {number})") from error
+            raise self._maker.fetch_error(
+                error, f"__next__ of the iterable data set (batch {stream.batches} of stream {number})"
+            ) from error
         self._journal.words[Word.SAMPLES] += len(samples)
         fetched = time.perf_counter_ns()
         if not samples or (self._config.auto_collation and self._config.drop_last and len(samples) < task.batch_rows):
@@ -140,5 +143,3 @@ class _WorkerInfo:
 def _position(stream: int, batch: int) -> int:
     """Streams draw from ranges of positions that do not meet."""
     return (stream + 1) << 40 | batch
-
-

@@ -58,6 +58,10 @@ class OnTheNetwork(Dataset):
             return torch.tensor(list(file.read(10)))  # <- here
 
 
+def leave_the_server(worker):
+    os.close(device)  # else the mount would outlive the server, and the worker could not even be killed
+
+
 if __name__ == "__main__":
     folder = sys.argv[1]
     device = os.open("/dev/fuse", os.O_RDWR)
@@ -66,5 +70,5 @@ if __name__ == "__main__":
         raise OSError(ctypes.get_errno(), "mount")
     threading.Thread(target=serve, args=(device,), daemon=True).start()
     dataset = OnTheNetwork(os.path.join(folder, "shard-017.tar"))
-    for _batch in DataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context="fork"):
+    for _batch in DataLoader(dataset, batch_size=4, num_workers=1, worker_init_fn=leave_the_server, multiprocessing_context="fork"):
         pass

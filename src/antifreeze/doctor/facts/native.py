@@ -15,7 +15,7 @@ from collections.abc import Callable
 from antifreeze.doctor.facts.proc import Mapping
 
 STACK_BYTES = 16_384
-UNTELLING = ("libc.", "libc-", "ld-linux", "libpthread", "libpython", "[vdso]", "libstdc++", "libm.")
+UNTELLING = ("libc.", "libc-", "ld-linux", "libpthread", "libpython", "[vdso]", "libstdc++", "libm.", "libffi", "_ctypes")
 INTERPRETER = ("python", "libpython")
 
 

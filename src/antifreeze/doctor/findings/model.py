@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+
+from antifreeze.doctor.facts.model import Frame
 
 
 class Severity(Enum):
@@ -33,6 +36,25 @@ class Finding:
     file: str | None = None
     line: int | None = None
     stalled_s: float | None = None
+
+
+def finding(
+    code: str,
+    verdict: str,
+    *,
+    evidence: Iterable[str | None],
+    advice: Iterable[str],
+    severity: Severity = Severity.DISEASE,
+    confidence: Confidence = Confidence.CERTAIN,
+    where: Frame | None = None,
+    pid: int | None = None,
+    worker: int | None = None,
+    stalled_s: float | None = None,
+) -> Finding:
+    """`where` gives file and line; evidence that is None or empty is left out, so that a rule can list what it may have."""
+    kept = tuple(line for line in evidence if line)
+    file, line = (where.file, where.line) if where else (None, None)
+    return Finding(code, verdict, severity, confidence, kept, tuple(advice), pid, worker, file, line, stalled_s)
 
 
 @dataclass(frozen=True)

@@ -4,40 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antifreeze.doctor.facts.model import Cgroup, Process
+from antifreeze.doctor.facts.model import Process
 from antifreeze.doctor.findings.case import Case, LoaderCase
-from antifreeze.doctor.findings.model import Confidence, Finding, Severity
+from antifreeze.doctor.findings.model import Confidence, Finding, Severity, finding
+from antifreeze.doctor.findings.rules_deaths import cgroup_of
 from antifreeze.doctor.findings.words import bytes_text, listed, percent, plural, seconds_text
 
-DELAYED_SHARE, THROTTLED_SHARE = 0.3, 0.25
+DELAYED_SHARE, THROTTLED_SHARE, NEARLY_FULL = 0.3, 0.25, 0.97
 SWAPPED_PAGES_PER_S, FAULTS_PER_S = 100, 50
-NEARLY_FULL = 0.97
 PAGE = 4096
+HANDLES = (".h5", ".hdf5", ".hdf", ".he5", ".mdb", ".lmdb", ".zip", ".sqlite", ".db")
 
 
-def one_core_affinity(case: Case) -> Iterator[Finding]:
+def delayed_share(process: Process, case: Case) -> float:
+    """Of the window: runnable, but no core was free."""
+    return sum(thread.delayed_s for thread in process.threads) / case.window_s if case.window_s else 0.0
+
+
+def cpu_share(process: Process, case: Case) -> float:
+    return process.cpu_used_s / case.window_s if case.window_s else 0.0
+
+
+def delayed_workers(loader: LoaderCase, case: Case) -> list[Process]:
+    return [worker.process for worker in loader.workers if delayed_share(worker.process, case) > DELAYED_SHARE]
+
+
+def few_cores(case: Case) -> Iterator[Finding]:
     """Workers that want to run at the same time, and may use fewer cores than the machine has."""
     for loader in case.loaders:
-        delayed = [worker.process for worker in loader.workers if delayed_share(worker.process, case) > DELAYED_SHARE]
-        allowed = {core for process in delayed for core in process.cores}
+        delayed = delayed_workers(loader, case)
+        allowed = sorted({core for process in delayed for core in process.cores})
         if len(delayed) < 2 or not allowed or len(allowed) >= min(case.exam.machine.cores, len(delayed)):
             continue
+        cores = f"core {allowed[0]}" if len(allowed) == 1 else f"cores {listed(allowed)}"
         worst = max(delayed_share(process, case) for process in delayed)
-        yield Finding(
+        yield finding(
             "one-core-affinity" if len(allowed) == 1 else "few-cores-affinity",
-            f"{plural(len(loader.workers), 'worker')} of {loader.name} may use only core {listed(sorted(allowed))} of {case.exam.machine.cores}: "
-            f"they wait for it up to {percent(worst)} of the time",
-            Severity.DISEASE,
-            Confidence.CERTAIN,
-            tuple(
-                f"pid {process.pid}: runnable but not running for {percent(delayed_share(process, case))}, used {percent(cpu_share(process, case))} CPU"
-                for process in delayed[:8]
-            ),
-            (
-                "who set it? `taskset -p PID` of the parents, Slurm's --cpus-per-task and --cpu-bind, OMP_PROC_BIND/GOMP_CPU_AFFINITY, an imported library",
+            f"the {plural(len(loader.workers), 'worker')} of {loader.name} may use only {cores} of {case.exam.machine.cores}, and wait for it "
+            f"up to {percent(worst)} of the time",
+            evidence=[_share_line(process, case) for process in delayed[:8]],
+            advice=[
+                "who set it? `taskset -p` of the parents, Slurm (--cpus-per-task, --cpu-bind), OMP_PROC_BIND, an imported library",
                 "undo it in worker_init_fn: os.sched_setaffinity(0, range(os.cpu_count()))",
                 "antifreeze.DataLoader gives its workers all cores that the cgroup allows",
-            ),
+            ],
+            pid=loader.process.pid,
+        )
+
+
+def _share_line(process: Process, case: Case) -> str:
+    return (
+        f"pid {process.pid}: ran {percent(cpu_share(process, case))} of the time, waited for a core {percent(delayed_share(process, case))}"
+    )
+
+
+def too_many_workers(case: Case) -> Iterator[Finding]:
+    """More runnable workers than cores, on all cores: no disease, but fewer would do."""
+    for loader in case.loaders:
+        delayed = delayed_workers(loader, case)
+        cores = min(len(loader.process.cores) or case.exam.machine.cores, case.exam.machine.cores)
+        allowed = {core for process in delayed for core in process.cores}
+        if len(delayed) < 2 or len(loader.workers) <= cores or len(allowed) < case.exam.machine.cores:
+            continue
+        worst = percent(max(delayed_share(process, case) for process in delayed))
+        yield finding(
+            "too-many-workers",
+            f"{plural(len(loader.workers), 'worker')} compete for {plural(cores, 'core')}: each waits for one up to {worst} of the time",
+            evidence=[_share_line(process, case) for process in delayed[:8]],
+            advice=[f"num_workers={cores} will be no slower and takes less memory; `antifreeze profile` measures it"],
+            severity=Severity.SLOW,
+            confidence=Confidence.LIKELY,
             pid=loader.process.pid,
         )
 
@@ -47,22 +83,21 @@ def cpu_throttled(case: Case) -> Iterator[Finding]:
         cgroup = cgroup_of(loader.process, case)
         if cgroup is None or not cgroup.periods or cgroup.throttled_periods / cgroup.periods < THROTTLED_SHARE:
             continue
-        quota = f"{cgroup.cpu_quota_cores:.2g} cores" if cgroup.cpu_quota_cores else "its quota"
-        yield Finding(
+        quota = f"{cgroup.cpu_quota_cores:.2g} cores" if cgroup.cpu_quota_cores else "less"
+        share = percent(cgroup.throttled_periods / cgroup.periods)
+        yield finding(
             "cpu-throttled",
-            f"the container may use {quota} and {loader.name} with {plural(len(loader.workers), 'worker')} wants more: the kernel stopped it in "
-            f"{percent(cgroup.throttled_periods / cgroup.periods)} of all periods",
-            Severity.DISEASE,
-            Confidence.CERTAIN,
-            (
-                f"cgroup {cgroup.path}: {cgroup.throttled_periods} of {cgroup.periods} periods throttled, {seconds_text(cgroup.throttled_s)} in "
-                f"{seconds_text(case.window_s)}",
-                f"the machine has {plural(case.exam.machine.cores, 'core')}, the quota is {quota}",
-            ),
-            (
-                "raise the quota (docker --cpus, Kubernetes resources.limits.cpu), or",
-                f"use about {max(1, round(cgroup.cpu_quota_cores or 1))} workers; torch counts the machine's cores and not the quota",
-            ),
+            f"the container may use {quota}, and {loader.name} with {plural(len(loader.workers), 'worker')} wants more: "
+            f"the kernel stopped it in {share} of all periods",
+            evidence=[
+                f"cgroup {cgroup.path}: {cgroup.throttled_periods} of {cgroup.periods} periods throttled in {seconds_text(case.window_s)}, "
+                f"{seconds_text(cgroup.throttled_s)} in all",
+                f"the machine has {plural(case.exam.machine.cores, 'core')}",
+            ],
+            advice=[
+                "raise the quota: docker --cpus, Kubernetes resources.limits.cpu",
+                f"or use about {max(1, round(cgroup.cpu_quota_cores or 1))} workers: torch counts the machine's cores and not the quota",
+            ],
             pid=loader.process.pid,
         )
 
@@ -70,125 +105,81 @@ def cpu_throttled(case: Case) -> Iterator[Finding]:
 def swapping(case: Case) -> Iterator[Finding]:
     machine = case.exam.machine
     rate = (machine.swapped_in + machine.swapped_out) / case.window_s if case.window_s else 0.0
-    swapped = [(process, process.last.memory.swap) for process in case.exam.processes if process.last and process.last.memory]
-    faults = {process.pid: _faults_per_s(process, case) for process in case.exam.processes}
-    held = sum(size for _process, size in swapped)
+    swapped = {process.pid: process.last.memory.swap for process in case.exam.processes if process.last and process.last.memory}
+    held = sum(swapped.values())
     if rate < SWAPPED_PAGES_PER_S or not held:
         return
-    worst = max(swapped, key=lambda each: each[1])[0]
-    yield Finding(
+    worst = max(swapped, key=lambda pid: swapped[pid])
+    faults = {process.pid: _faults_per_s(process, case) for process in case.exam.processes}
+    yield finding(
         "swapping",
-        f"the machine is swapping ({bytes_text(rate * PAGE)}/s) and {bytes_text(held)} of this program is on the disk: everything waits for it",
-        Severity.DISEASE,
-        Confidence.CERTAIN if max(faults.values(), default=0.0) > FAULTS_PER_S else Confidence.LIKELY,
-        (
+        f"the machine is swapping ({bytes_text(rate * PAGE)}/s), and {bytes_text(held)} of this program is on the disk: everything waits for it",
+        evidence=[
             f"swapped in {bytes_text(machine.swapped_in * PAGE)}, out {bytes_text(machine.swapped_out * PAGE)} in {seconds_text(case.window_s)}",
             f"{bytes_text(machine.memory_available)} of {bytes_text(machine.memory_total)} memory available",
-            f"most of it: pid {worst.pid}, {faults[worst.pid]:.0f} page reads per second",
-        ),
-        ("fewer workers, smaller prefetch_factor and batch; memory-map big arrays and do not load them in __init__", "more memory"),
-        pid=worst.pid,
+            f"most of it is process {worst}, which reads {faults[worst]:.0f} pages per second back",
+        ],
+        advice=[
+            "fewer workers, smaller prefetch_factor and batch; memory-map big arrays instead of loading them in __init__",
+            "more memory",
+        ],
+        confidence=Confidence.CERTAIN if max(faults.values(), default=0.0) > FAULTS_PER_S else Confidence.LIKELY,
+        pid=worst,
     )
+
+
+def _faults_per_s(process: Process, case: Case) -> float:
+    grown = process.last.major_faults - process.first.major_faults if process.first and process.last else 0
+    return grown / case.window_s if case.window_s else 0.0
 
 
 def frozen_cgroup(case: Case) -> Iterator[Finding]:
     for cgroup in case.exam.cgroups:
         if cgroup.frozen:
-            yield Finding(
+            yield finding(
                 "frozen-cgroup",
                 f"the container is paused: its cgroup {cgroup.path} is frozen",
-                Severity.DISEASE,
-                Confidence.CERTAIN,
-                ("the kernel's freezer holds every process in it",),
-                ("docker unpause, or write 0 into cgroup.freeze (THAWED into freezer.state)",),
+                evidence=["the kernel's freezer holds every process in it"],
+                advice=["docker unpause; or write 0 into cgroup.freeze (version 1: THAWED into freezer.state)"],
                 pid=case.exam.patient,
             )
 
 
 def memory_nearly_full(case: Case) -> Iterator[Finding]:
     for cgroup in case.exam.cgroups:
-        if cgroup.memory_limit and cgroup.memory_used and cgroup.memory_used / cgroup.memory_limit > NEARLY_FULL:
-            yield Finding(
+        limit, used = cgroup.memory_limit, cgroup.memory_used
+        if limit and used and used / limit > NEARLY_FULL:
+            yield finding(
                 "memory-nearly-full",
-                f"the container uses {bytes_text(cgroup.memory_used)} of its {bytes_text(cgroup.memory_limit)} memory: the next batch may be one too many",
-                Severity.NOTE,
-                Confidence.POSSIBLE,
-                tuple(_largest(case)),
-                (
-                    "part of it may be file cache that the kernel gives back; watch it (`--watch`), and lower workers or prefetch_factor if it grows",
-                ),
+                f"the container uses {bytes_text(used)} of its {bytes_text(limit)} of memory: the next batch may be one too many",
+                evidence=_largest(case),
+                advice=[
+                    "part of it may be file cache, which the kernel gives back; watch it (`--watch`), and use fewer workers if it grows"
+                ],
+                severity=Severity.NOTE,
+                confidence=Confidence.POSSIBLE,
                 pid=case.exam.patient,
             )
 
 
-def oversubscribed(case: Case) -> Iterator[Finding]:
-    """More runnable threads than cores, on all cores: no disease, but slower than fewer workers would be."""
-    for loader in case.loaders:
-        delayed = [worker.process for worker in loader.workers if delayed_share(worker.process, case) > DELAYED_SHARE]
-        cores = min(len(loader.process.cores) or case.exam.machine.cores, case.exam.machine.cores)
-        if len(delayed) < 2 or len(loader.workers) <= cores or len({core for process in delayed for core in process.cores}) < cores:
-            continue
-        yield Finding(
-            "too-many-workers",
-            f"{plural(len(loader.workers), 'worker')} compete for {plural(cores, 'core')}: each waits for a core "
-            f"{percent(max(delayed_share(process, case) for process in delayed))} of the time",
-            Severity.SLOW,
-            Confidence.LIKELY,
-            tuple(f"pid {process.pid}: used {percent(cpu_share(process, case))} CPU" for process in delayed[:8]),
-            (f"num_workers={max(1, cores)} will be no slower and takes less memory; `antifreeze profile` measures it",),
-            pid=loader.process.pid,
-        )
+def _largest(case: Case) -> list[str]:
+    known = [(each.last.memory.pss or each.last.memory.rss, each) for each in case.exam.processes if each.last and each.last.memory]
+    return [f"pid {process.pid} ({process.name}): {bytes_text(size)}" for size, process in sorted(known, key=lambda each: -each[0])[:4]]
 
 
 def inherited_handles(case: Case) -> Iterator[Finding]:
-    """The same HDF5 or LMDB file open in the loop and in its workers, at the same descriptor: it was opened before the fork."""
+    """The same HDF5 or LMDB file in the loop and its workers, at the same descriptor: it was opened before the fork."""
     for loader in case.loaders:
-        shared = _inherited(loader, case)
+        parents = {(each.number, each.target) for each in loader.process.descriptors if each.target.lower().endswith(HANDLES)}
+        workers = [worker.process for worker in loader.workers if worker.process.pid in case.started_by_fork and not worker.inline]
+        shared = {each.target for process in workers for each in process.descriptors if (each.number, each.target) in parents}
         if shared:
-            yield Finding(
+            yield finding(
                 "handle-opened-before-fork",
-                f"{listed(sorted(shared), most=2)} was opened before the workers were forked, and all of them share its position and its locks",
-                Severity.NOTE,
-                Confidence.LIKELY,
-                (f"open at the same descriptor in process {loader.process.pid} and in its workers",),
-                ("open it in the worker, at the first __getitem__ or in worker_init_fn: shared handles give wrong data, or hang",),
+                f"{listed(sorted(shared), most=2)} was opened before the workers were forked: they all share its position and its locks",
+                evidence=[f"it is open at the same descriptor in process {loader.process.pid} and in its workers"],
+                advice=["open it in the worker, at the first __getitem__ or in worker_init_fn: shared handles give wrong data, or hang"],
+                severity=Severity.NOTE,
+                confidence=Confidence.LIKELY,
                 pid=loader.process.pid,
             )
-
-
-HANDLES = (".h5", ".hdf5", ".hdf", ".he5", ".mdb", ".lmdb", ".zip", ".sqlite", ".db")
-
-
-def _inherited(loader: LoaderCase, case: Case) -> set[str]:
-    parents = {(each.number, each.target) for each in loader.process.descriptors if each.target.lower().endswith(HANDLES)}
-    workers = [worker.process for worker in loader.workers if worker.process.pid in case.started_by_fork and not worker.inline]
-    return {each.target for process in workers for each in process.descriptors if (each.number, each.target) in parents}
-
-
-def delayed_share(process: Process, case: Case) -> float:
-    return sum(thread.delayed_s for thread in process.threads) / case.window_s if case.window_s else 0.0
-
-
-def cpu_share(process: Process, case: Case) -> float:
-    return process.cpu_used_s / case.window_s if case.window_s else 0.0
-
-
-def cgroup_of(process: Process, case: Case) -> Cgroup | None:
-    return next((each for each in case.exam.cgroups if each.path == process.cgroup), None)
-
-
-def _faults_per_s(process: Process, case: Case) -> float:
-    return (
-        (process.last.major_faults - process.first.major_faults) / case.window_s
-        if process.first and process.last and case.window_s
-        else 0.0
-    )
-
-
-def _largest(case: Case) -> list[str]:
-    known = [
-        (process, process.last.memory.pss or process.last.memory.rss)
-        for process in case.exam.processes
-        if process.last and process.last.memory
-    ]
-    return [f"pid {process.pid} ({process.name}): {bytes_text(size)}" for process, size in sorted(known, key=lambda each: -each[1])[:4]]

@@ -25,8 +25,9 @@ def writers_of(descriptor: Descriptor | None, reader: Process, case: Case) -> li
         if process.pid != reader.pid
         and any(each.inode == inode and each.writable and each.kind == descriptor.kind for each in process.descriptors)
     ]
-    outside = [holder for holder in case.exam.holders if inode in holder.inodes]
-    return [f"process {each.pid} ({command_text(each.command, 50)})" for each in (*inside, *outside)] if inode else []
+    commands = [(process.pid, process.command) for process in inside]
+    commands += [(holder.pid, holder.command) for holder in case.exam.holders if inode in holder.inodes]
+    return [f"process {pid} ({command_text(command, 50)})" for pid, command in commands] if inode else []
 
 
 def fifo(case: Case) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from antifreeze.doctor.findings.case import Case, Worker
 from antifreeze.doctor.findings.model import Confidence, Finding
 from antifreeze.doctor.findings.stalls import confidence_of, place_text, slept_through, stuck_workers, work_text, worker_finding
 from antifreeze.doctor.findings.waits import WaitKind
-from antifreeze.doctor.findings.words import percent, seconds_text
+from antifreeze.doctor.findings.words import seconds_text
 
 BUSY_SHARE = 0.7
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from antifreeze.doctor.findings.case import Case, Doing, LoaderCase, Loop, Worker
 from antifreeze.doctor.findings.frames import short, stage_of, trace
-from antifreeze.doctor.findings.model import Confidence, Finding, Severity
+from antifreeze.doctor.findings.model import Confidence, Finding, Severity, finding
 from antifreeze.doctor.findings.waits import WaitKind
-from antifreeze.doctor.findings.words import listed, percent, plural, seconds_text
+from antifreeze.doctor.findings.words import percent, plural, seconds_text
 
 AT_WORK = (Doing.LOADING, Doing.SENDING, Doing.STARTING, Doing.CLOSING, Doing.UNKNOWN)
 MANY_TIMES, SOME_TIMES = 20.0, 5.0
@@ -98,23 +100,17 @@ def loop_line(loader: LoaderCase) -> str:
 
 
 def worker_finding(
-    code: str, verdict: str, worker: Worker, case: Case, confidence: Confidence, *, extra: list[str], advice: list[str]
+    code: str, verdict: str, worker: Worker, case: Case, confidence: Confidence, *, extra: Iterable[str | None] = (), advice: Iterable[str]
 ) -> Finding:
-    place = worker.place
-    return Finding(
-        code=code,
-        verdict=verdict,
+    return finding(
+        code,
+        verdict,
+        evidence=(*extra, *worker_evidence(worker, case)),
+        advice=advice,
         severity=severity_of(confidence),
         confidence=confidence,
-        evidence=(*extra, *worker_evidence(worker, case)),
-        advice=tuple(advice),
+        where=worker.place,
         pid=worker.process.pid,
         worker=worker.number,
-        file=place.file if place else None,
-        line=place.line if place else None,
         stalled_s=worker.stalled_s,
     )
-
-
-def names(workers: list[Worker]) -> str:
-    return listed(worker.name for worker in workers)

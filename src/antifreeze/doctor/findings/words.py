@@ -21,6 +21,8 @@ SIGNALS = {
 def seconds_text(seconds: float | None) -> str:
     if seconds is None:
         return "an unknown time"
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:

@@ -171,4 +171,7 @@ class UsesPool(Numbers):
 )
 def thread_pool(trial: Trial) -> None:
     POOL.submit(os.getpid).result()
-    trial.epoch(trial.loader(UsesPool(trial.folder)))
+    try:
+        trial.epoch(trial.loader(UsesPool(trial.folder)))
+    finally:
+        POOL.shutdown()

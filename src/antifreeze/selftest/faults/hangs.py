@@ -12,7 +12,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ FOREVER_S = 3600
 SOON = {"sample_timeout_s": 0.8}
 
 
-def hang(name: str, what: str, source: str, cause: str, before: Callable[[Trial], Any] | None = None) -> Callable[[Sickness], Sickness]:
-    return sample_fault(name, what, source, error="SampleTimeout", cause=cause, before=before, options=SOON)
+def hang(name: str, what: str, source: str, cause: str, **rest: Any) -> Callable[[Sickness], Sickness]:
+    return sample_fault(name, what, source, error="SampleTimeout", cause=cause, options=SOON, **rest)
 
 
 @hang("infinite-loop", "`while True` in `__getitem__`", "F2", cause="infinite_loop")
@@ -53,9 +54,11 @@ def ignores_sigterm(_: Path) -> None:
     time.sleep(FOREVER_S)
 
 
-@hang("gil-held-in-native-code", "native code sleeps and keeps the GIL", "F2, issue 3 Deadlines", cause="gil_held")
+@hang("gil-held-in-native-code", "native code waits for a lock that it holds, and keeps the GIL", "F2, issue 3 Deadlines", cause="gil_held")
 def gil_held(_: Path) -> None:
-    ctypes.PyDLL(None).sleep(FOREVER_S)
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
 
 @hang("pathological-regex", "a regular expression that takes centuries", "F2", cause="pathological_regex")
@@ -63,51 +66,55 @@ def pathological_regex(_: Path) -> None:
     re.match(r"(a+)+$", "a" * 60 + "b")
 
 
-def make_fifo(trial: Trial) -> None:
+@contextmanager
+def fifo(trial: Trial, mode: int | None = None) -> Iterator[None]:
     os.mkfifo(trial.folder / "never.fifo")
+    held = None if mode is None else os.open(trial.folder / "never.fifo", mode)
+    try:
+        yield
+    finally:
+        if held is not None:
+            os.close(held)
 
 
-@hang("fifo-read", "opens a FIFO that nobody writes to", "F3", cause=r"never\.fifo|fifo_read", before=make_fifo)
+@hang("fifo-read", "opens a FIFO that nobody writes to", "F3", cause=r"never\.fifo|fifo_read", during=fifo)
 def fifo_read(folder: Path) -> None:
     (folder / "never.fifo").read_bytes()
 
 
-def open_both_ends(trial: Trial) -> int:
-    make_fifo(trial)
-    return os.open(trial.folder / "never.fifo", os.O_RDWR)
+def open_fifo(trial: Trial) -> AbstractContextManager[None]:
+    return fifo(trial, os.O_RDWR)
 
 
 @hang(
-    "blocked-read",
-    "read() of a file that never delivers",
-    "F3, pt#165832",
-    cause=r"read.*never\.fifo|never\.fifo.*read",
-    before=open_both_ends,
+    "blocked-read", "read() of a file that never delivers", "F3, pt#165832", cause=r"read.*never\.fifo|never\.fifo.*read", during=open_fifo
 )
 def blocked_read(folder: Path) -> None:
     with open(folder / "never.fifo", "rb", buffering=0) as file:
         file.read(1)
 
 
-def take_flock(trial: Trial) -> Any:
-    held = open(trial.folder / "data.lock", "w")  # noqa: SIM115
-    fcntl.flock(held, fcntl.LOCK_EX)
-    return held
+@contextmanager
+def locked(trial: Trial) -> Iterator[None]:
+    with open(trial.folder / "data.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
 
 
-@hang("flock", "waits for a file lock that another process holds", "F3", cause=r"flock|data\.lock", before=take_flock)
+@hang("flock", "waits for a file lock that another process holds", "F3", cause=r"flock|data\.lock", during=locked)
 def flock(folder: Path) -> None:
     with open(folder / "data.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
-def listen(trial: Trial) -> socket.socket:
-    server = socket.create_server(("127.0.0.1", 0))
-    (trial.folder / "port").write_text(str(server.getsockname()[1]))
-    return server
+@contextmanager
+def listening(trial: Trial) -> Iterator[None]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (trial.folder / "port").write_text(str(server.getsockname()[1]))
+        yield
 
 
-@hang("socket-read", "waits for a server that never answers", "F3, s3fs#914", cause="socket|recv|socket_read", before=listen)
+@hang("socket-read", "waits for a server that never answers", "F3, s3fs#914", cause="socket|recv|socket_read", during=listening)
 def socket_read(folder: Path) -> None:
     with socket.create_connection(("127.0.0.1", int((folder / "port").read_text()))) as connection:
         connection.recv(1)
@@ -123,7 +130,20 @@ def stopped(_: Path) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-@hang("full-stdout", "prints into a pipe that nobody reads", "F3", cause="write|full_stdout", before=lambda trial: os.dup2(os.pipe()[1], 1))
+@contextmanager
+def stdout_to_pipe(_: Trial) -> Iterator[None]:
+    reading, writing = os.pipe()
+    before = os.dup(1)
+    os.dup2(writing, 1)
+    try:
+        yield
+    finally:
+        os.dup2(before, 1)
+        for descriptor in (reading, writing, before):
+            os.close(descriptor)
+
+
+@hang("full-stdout", "prints into a pipe that nobody reads", "F3", cause="write|full_stdout", during=stdout_to_pipe)
 def full_stdout(_: Path) -> None:
     while True:
         os.write(1, b"x" * 4096)
@@ -170,13 +190,12 @@ class UsesModuleLock(Numbers):
     options=SOON,
 )
 def lock_inherited(trial: Trial) -> None:
-    release = hold(MODULE_LOCK)
-    trial.epoch(trial.loader(UsesModuleLock(trial.folder)))
-    release()
+    with held_by_thread(MODULE_LOCK):
+        trial.epoch(trial.loader(UsesModuleLock(trial.folder)))
 
 
-def hold(lock: threading.Lock) -> Callable[[], None]:
-    """Let another thread hold the lock until the returned function is called."""
+@contextmanager
+def held_by_thread(lock: threading.Lock) -> Iterator[None]:
     taken, enough = threading.Event(), threading.Event()
 
     def keep() -> None:
@@ -187,12 +206,11 @@ def hold(lock: threading.Lock) -> Callable[[], None]:
     thread = threading.Thread(target=keep, daemon=True)
     thread.start()
     taken.wait(5)
-
-    def release() -> None:
+    try:
+        yield
+    finally:
         enough.set()
         thread.join(5)
-
-    return release
 
 
 class HasLock(Numbers):
@@ -214,11 +232,8 @@ class HasLock(Numbers):
 )
 def lock_in_dataset(trial: Trial) -> None:
     dataset = HasLock(trial.folder)
-    release = hold(dataset.guard)
-    try:
+    with held_by_thread(dataset.guard):
         trial.epoch(trial.loader(dataset))
-    finally:
-        release()
 
 
 class StopsOnce(Numbers):

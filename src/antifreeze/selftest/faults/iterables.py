@@ -170,7 +170,10 @@ class SaysSixty(Stream):
 
 @fault("iterable-longer-than-its-length", "`__len__` says 6, the stream has 24", "F7, pt#44108", Expectation(said="length|len"))
 def longer(trial: Trial) -> None:
-    trial.epoch(trial.loader(SaysSix(trial.folder)))
+    loader = trial.loader(SaysSix(trial.folder))
+    if len(loader) != 2:
+        trial.wrong(f"len(loader) is {len(loader)}")
+    trial.epoch(loader)
 
 
 @fault("iterable-shorter-than-its-length", "`__len__` says 60, the stream has 24", "F7, pt#44108")

@@ -1,0 +1,243 @@
+"""The loop's own part: it is the slow one and the loader innocent, it is blocked, or nothing is wrong at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antifreeze.doctor.facts.model import Frame
+from antifreeze.doctor.findings.case import Case, Doing, LoaderCase, Loop
+from antifreeze.doctor.findings.frames import Frames, short, trace
+from antifreeze.doctor.findings.model import Confidence, Finding, Severity, finding
+from antifreeze.doctor.findings.rules_machine import cpu_share
+from antifreeze.doctor.findings.stalls import loop_line
+from antifreeze.doctor.findings.waits import WaitKind
+from antifreeze.doctor.findings.words import listed, percent, plural, seconds_text
+
+COLLECTIVE, CHECKPOINT, LOGGING, MODEL = "a collective", "a checkpoint", "logging", "the model"
+KINDS = (
+    (COLLECTIVE, ("torch/distributed/", "deepspeed/comm", "horovod/", "mpi4py/")),
+    (CHECKPOINT, ("torch/serialization.py", "safetensors/", "torch/distributed/checkpoint", "pickle.py")),
+    (LOGGING, ("/logging/", "wandb/", "tensorboard", "mlflow/", "neptune/", "comet_ml/", "aim/", "tqdm/")),
+    (
+        MODEL,
+        (
+            "torch/nn/",
+            "torch/optim/",
+            "torch/autograd/",
+            "torch/_tensor.py",
+            "torch/cuda/",
+            "torch/_ops.py",
+            "torch/_dynamo",
+            "torch/functional.py",
+        ),
+    ),
+)
+BUSY, LONG_S = 0.3, 60.0
+
+
+def kind_of(frames: Frames) -> str:
+    """What the loop is at, by the libraries on its stack; the innermost known one decides."""
+    for frame in frames:
+        for kind, parts in KINDS:
+            if any(part in frame.file for part in parts):
+                return kind
+    return "its own code"
+
+
+def is_innocent(loader: LoaderCase) -> bool:
+    """No worker is at work: all wait for the loop."""
+    return bool(loader.workers) and all(worker.doing is Doing.IDLE for worker in loader.workers)
+
+
+def has_slept(loader: LoaderCase, case: Case) -> bool:
+    thread = loader.thread
+    if thread is None or thread.first is None or thread.last is None or thread.last.state == "R":
+        return False
+    return thread.first.switches == thread.last.switches
+
+
+def _where(frame: Frame | None) -> str:
+    return f" at {short(frame)}" if frame else ""
+
+
+def loop_in_collective(case: Case) -> Iterator[Finding]:
+    """It waits for other ranks; on which of them the blame lies, the other findings say."""
+    for loader in case.loaders:
+        if loader.loop is not Loop.COMPUTING or kind_of(loader.frames) != COLLECTIVE or not has_slept(loader, case):
+            continue
+        others = [each for each in case.loaders if each is not loader]
+        yield finding(
+            "loop-in-collective",
+            f"{loader.name} waits for the other ranks in {loader.frames[0].name}{_where(loader.place)}: its own loader is innocent",
+            evidence=[
+                f"stack: {trace(loader.frames)}",
+                f"asleep for {seconds_text(loader.thread.last.asleep_s)}" if loader.thread and loader.thread.last else None,
+                f"its {plural(len(loader.workers), 'worker')} wait for work" if is_innocent(loader) else None,
+                *(loop_line(each) for each in others),
+            ],
+            advice=[
+                "run the doctor on the other ranks: the one that is not in a collective is the one they wait for",
+                "all ranks must do the same number of steps: drop_last=True, or torch.distributed.algorithms.Join",
+            ],
+            confidence=Confidence.LIKELY,
+            where=loader.place,
+            pid=loader.process.pid,
+            stalled_s=loader.thread.last.asleep_s if loader.thread and loader.thread.last else None,
+        )
+
+
+def loop_blocked(case: Case) -> Iterator[Finding]:
+    """The loop sleeps in its own code, while its workers wait for it."""
+    for loader in case.loaders:
+        if loader.loop is not Loop.COMPUTING or not has_slept(loader, case) or not is_innocent(loader) or loader.moved:
+            continue
+        if kind_of(loader.frames) == COLLECTIVE or loader.wait.kind in (WaitKind.STOPPED, WaitKind.NOTHING):
+            continue
+        asleep_s = loader.thread.last.asleep_s if loader.thread and loader.thread.last else None
+        own_will = loader.wait.kind is WaitKind.SLEEP
+        yield finding(
+            "loop-blocked",
+            f"the loader is innocent: {loader.name} itself waits for {loader.wait.kind.value}, in {kind_of(loader.frames)}{_where(loader.place)}",
+            evidence=[
+                f"stack: {trace(loader.frames)}",
+                f"in the system call {loader.wait.call or 'unknown'}(){f' on {loader.wait.file}' if loader.wait.file else ''}, asleep for {seconds_text(asleep_s)}",
+                f"all {plural(len(loader.workers), 'worker')} wait for work: batches are ready",
+            ],
+            advice=["look at that line of the loop; changing the loader or num_workers will not help"],
+            severity=Severity.SLOW if own_will and (asleep_s or 0.0) < 30 else Severity.DISEASE,
+            confidence=Confidence.LIKELY,
+            where=loader.place,
+            pid=loader.process.pid,
+            stalled_s=asleep_s,
+        )
+
+
+def loop_is_slow(case: Case) -> Iterator[Finding]:
+    """The loop works, and every worker waits for it."""
+    for loader in case.loaders:
+        if loader.loop is not Loop.COMPUTING or has_slept(loader, case) or not is_innocent(loader):
+            continue
+        kind = kind_of(loader.frames)
+        if loader.moved and cpu_share(loader.process, case) < BUSY and kind == "its own code":
+            continue  # it went round, and rested in between: healthy() says so
+        yield finding(
+            "loop-is-slow",
+            f"the loader is innocent: all {plural(len(loader.workers), 'worker')} wait for {loader.name}, which is busy with {kind}{_where(loader.place)}",
+            evidence=[
+                f"stack: {trace(loader.frames)}",
+                f"the loop used {percent(cpu_share(loader.process, case))} CPU in {seconds_text(case.window_s)}",
+                f"it last asked for a batch {seconds_text(loader.waited_s)} ago" if loader.waited_s is not None else None,
+            ],
+            advice=[_slow_advice(kind), "more workers or a faster data set will change nothing"],
+            severity=Severity.SLOW,
+            where=loader.place,
+            pid=loader.process.pid,
+        )
+
+
+def _slow_advice(kind: str) -> str:
+    return {
+        CHECKPOINT: "save less often, in a thread, or to a faster disk",
+        LOGGING: "log less often, and not in the loop's own thread",
+        MODEL: "the step itself is the limit: profile the model (torch.profiler)",
+    }.get(kind, "the step itself is the limit: profile the loop (py-spy record, torch.profiler)")
+
+
+def slow_but_progressing(case: Case) -> Iterator[Finding]:
+    """The loop waits for data, and the data comes."""
+    for loader in case.loaders:
+        if loader.loop not in (Loop.WAITING, Loop.LOADING) or not loader.moved:
+            continue
+        working = [worker for worker in loader.workers if worker.doing is Doing.LOADING]
+        computing = [worker for worker in working if cpu_share(worker.process, case) >= 0.5]
+        limit = "they compute" if len(computing) * 2 > len(working) else "they wait for what they read"
+        place = working[0].place if working else None
+        yield finding(
+            "slow-but-progressing",
+            f"nothing is frozen: {loader.name} waits for data, and data comes, but slowly; {len(working)} of "
+            f"{plural(len(loader.workers), 'worker')} load, and {limit}{_where(place)}",
+            evidence=[
+                f"work went on between the looks ({seconds_text(case.window_s)} apart)",
+                *(
+                    f"{worker.name}: {percent(cpu_share(worker.process, case))} CPU, sample {worker.sample or '?'}"
+                    for worker in working[:6]
+                ),
+            ],
+            advice=[
+                "more workers, where cores are free; a cheaper transform" if computing else "more workers: they overlap their waiting",
+                "`antifreeze profile` measures how many are worth it",
+            ],
+            severity=Severity.SLOW,
+            confidence=Confidence.LIKELY,
+            where=place,
+            pid=loader.process.pid,
+        )
+
+
+def slow_start(case: Case) -> Iterator[Finding]:
+    for loader in case.loaders:
+        if loader.loop is Loop.STARTING:
+            yield finding(
+                "starting-workers",
+                f"{loader.name} is starting its workers: {len(loader.workers)} are there so far",
+                evidence=[f"stack: {trace(loader.frames)}"],
+                advice=["spawn and forkserver pickle the data set once per worker: make it small, or use persistent_workers=True"],
+                severity=Severity.SLOW,
+                confidence=Confidence.LIKELY,
+                where=loader.place,
+                pid=loader.process.pid,
+            )
+
+
+def healthy(case: Case) -> Iterator[Finding]:
+    for loader in case.loaders:
+        if loader.moved:
+            yield finding(
+                "healthy",
+                f"nothing is frozen: {loader.name} and its {plural(len(loader.workers), 'worker')} went on while they were watched",
+                evidence=[loop_line(loader)],
+                advice=["if it feels slow, `--seconds 20` watches longer, and `antifreeze profile` measures the data set"],
+                severity=Severity.HEALTHY,
+                confidence=Confidence.LIKELY,
+                where=loader.place,
+                pid=loader.process.pid,
+            )
+
+
+def no_loader(case: Case) -> Iterator[Finding]:
+    """A Python program, but no DataLoader to be seen in it."""
+    if case.loaders or case.orphans:
+        return
+    process = case.exam.process(case.exam.patient)
+    main = process.main if process else None
+    frames = main.last.frames if main and main.last else ()
+    blind = not frames and bool(case.exam.blindness)
+    yield finding(
+        "no-loader",
+        f"no DataLoader is at work in process {case.exam.patient}" + (", as far as can be seen without stacks" if blind else ""),
+        evidence=[f"it is at {short(frames[0])}" if frames else None, f"stack: {trace(frames)}" if frames else None],
+        advice=["name the process that trains, or one of its parents (torchrun, the shell)"],
+        severity=Severity.NOTE,
+        confidence=Confidence.POSSIBLE if blind else Confidence.LIKELY,
+        where=frames[0] if frames else None,
+        pid=case.exam.patient,
+    )
+
+
+def unclear(case: Case) -> Iterator[Finding]:
+    """Nothing moved, and no rule knows why: all that is known is said, and nothing invented."""
+    for loader in case.loaders:
+        if loader.moved:
+            continue
+        doing = listed(f"{worker.name} {worker.doing.value}" for worker in loader.workers)
+        yield finding(
+            "unclear",
+            f"nothing moved in {seconds_text(case.window_s)}, and the cause is not clear: {loader.name} {loader.loop.value}{_where(loader.place)}",
+            evidence=[f"workers: {doing}", f"stack: {trace(loader.frames)}" if loader.frames else None],
+            advice=["watch longer: --seconds 30", *(f"{each.what}: {each.allow}" for each in case.exam.blindness)],
+            severity=Severity.DISEASE if loader.loop is Loop.WAITING and (loader.waited_s or 0.0) >= LONG_S else Severity.NOTE,
+            confidence=Confidence.POSSIBLE,
+            where=loader.place,
+            pid=loader.process.pid,
+            stalled_s=loader.waited_s,
+        )

@@ -1,0 +1,67 @@
+"""The sentences of the supervisor: what happened, what we know, what to do."""
+
+from __future__ import annotations
+
+import os
+
+from antifreeze.errors import SampleLost, SampleTimeout
+from antifreeze.events import Story
+from antifreeze.supervisor.policy import RestartBudget
+from antifreeze.supervisor.process import WorkerProcess
+from antifreeze.supervisor.watch import where_is
+from antifreeze.worker.failure import Failure
+from antifreeze.worker.journal import Entry, Stage
+
+
+def sample_lost(number: int, entry: Entry, whole: bool, how: str) -> Failure:
+    """A worker ended while it was at this sample (or batch)."""
+    what = f"at batch {entry.batch} ({entry.stage.name.lower()})" if whole else f"loading sample {entry.index}"
+    text = (
+        f"worker {number} {how} while {what}, and so did the one before it\n"
+        '  what to do: on_bad_sample="skip" goes on without the sample; the line above says what ended the process'
+    )
+    return _failure(SampleLost, text, number, entry, whole)
+
+
+def sample_overdue(number: int, worker: WorkerProcess, entry: Entry, whole: bool, stuck_s: float, limit_s: float | None) -> Failure:
+    what = f"batch {entry.batch} ({entry.stage.name.lower()})" if whole else f"sample {entry.index}"
+    text = (
+        f"{what} took longer than {stuck_s:.1f} s in worker {number} (pid {worker.pid}), so the worker was ended\n{where_is(worker)}\n"
+        f'  what to do: on_bad_sample="skip" goes on without it; sample_timeout_s={limit_s} is the limit'
+    )
+    return _failure(SampleTimeout, text, number, entry, whole)
+
+
+def gave_up(number: int, budget: RestartBudget, story: Story) -> str:
+    return (
+        f"workers ended more than {budget.allowed} times within {budget.window_s:g} s, the last one was worker {number}\n"
+        f"the story:\n{story}\n"
+        f"  what to do: look at what ended them above; max_restarts_per_minute={budget.allowed} is the limit"
+    )
+
+
+def waiting(reason: str, waited_s: float, seen: list[tuple[WorkerProcess, Entry, float]], limit_s: float | None) -> str:
+    """A stall report: `seen` holds each worker, its journal row, and since when that has not changed."""
+    lines = [f"the loop has waited {waited_s:.1f} s for {reason}"]
+    for worker, entry, stuck_s in seen:
+        who = f"  worker {worker.number} (pid {worker.pid})"
+        if entry.stage in (Stage.IDLE, Stage.ENDED):
+            lines.append(f"{who} is idle")
+            continue
+        doing = "starting" if entry.stage is Stage.STARTING else f"in sample {entry.index} of batch {entry.batch}"
+        lines.append(f"{who} has been {doing} ({entry.stage.name.lower()}) for {stuck_s:.1f} s")
+        lines.append(where_is(worker))
+    lines.append(f"  what to do: sample_timeout_s={limit_s} ends a stuck sample; `antifreeze doctor {os.getpid()}` shows more")
+    return "\n".join(lines)
+
+
+def _failure(kind: type[BaseException], text: str, number: int, entry: Entry, whole: bool) -> Failure:
+    return Failure.without_traceback(
+        kind,
+        text,
+        stage=entry.stage.name.lower(),
+        worker=number,
+        index=None if whole else entry.index,
+        row=None if whole else entry.row,
+        position=None,
+    )

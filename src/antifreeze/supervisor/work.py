@@ -1,0 +1,48 @@
+"""What the pool is given to do, and what it counts while doing it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Content:
+    """What a batch is made of: a list of indices, one index, or nothing for a stream."""
+
+    indices: Any
+    position: int
+
+
+@dataclass
+class Costs:
+    """What the workers cost, in all."""
+
+    fetch_ns: int = 0
+    collate_ns: int = 0
+    write_ns: int = 0
+    samples: int = 0
+    restarts: int = 0
+
+    def add(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
+        self.fetch_ns += fetch_ns
+        self.collate_ns += collate_ns
+        self.write_ns += write_ns
+        self.samples += rows
+
+    @property
+    def sample_ns(self) -> int | None:
+        return (self.fetch_ns + self.collate_ns + self.write_ns) // self.samples if self.samples else None
+
+
+@dataclass
+class StreamStart:
+    """Where a stream begins (again): what its worker must be told before its first task."""
+
+    stream: int
+    streams: int
+    skip_samples: int = 0
+    batch_rows: int = 1
+    state: bytes | None = None
+    worker: int = 0
+    finished_batches: dict[int, tuple[int, bytes | None]] = field(default_factory=dict)
