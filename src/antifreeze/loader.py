@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, Sampler
 
 from antifreeze.delivery.iterator import LoaderIterator
 from antifreeze.delivery.ledger import Ledger
-from antifreeze.delivery.position import check_fits, fresh_state
+from antifreeze.delivery.position import Cursor, check_fits, fresh_state
 from antifreeze.errors import OptionError
 from antifreeze.options import Options
 from antifreeze.plan.randomness import set_generator_state
@@ -82,8 +82,7 @@ class DataLoader(TorchDataLoader):  # type: ignore[type-arg]
         self._spare_ring: Ring | None = None
         self._resume_state: dict[str, Any] | None = None
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._latest: weakref.ref[Any] | None = None
-        self._last_state: dict[str, Any] | None = None
+        self._cursor: Cursor | None = None
         torch_arguments = {
             "batch_size": batch_size,
             "shuffle": shuffle,
@@ -118,7 +117,7 @@ class DataLoader(TorchDataLoader):  # type: ignore[type-arg]
 
     def __iter__(self) -> Any:
         iterator = super().__iter__()
-        self._latest = weakref.ref(iterator)
+        self._cursor = getattr(iterator, "cursor", None)
         return iterator
 
     def close(self) -> None:
@@ -155,23 +154,26 @@ class DataLoader(TorchDataLoader):  # type: ignore[type-arg]
 
     def state_dict(self) -> dict[str, Any]:
         """Where the latest iteration is: what was delivered of it, and all that is needed to go on with the same bytes."""
-        latest = self._latest() if self._latest is not None else None
         if self._resume_state is not None:
             return dict(self._resume_state)
-        if latest is None or not isinstance(latest, LoaderIterator):
-            return dict(self._last_state) if self._last_state is not None else fresh_state(self)
-        return latest.state_dict()
+        return fresh_state(self) if self._cursor is None else self._cursor.state(self.generator)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The next iter(loader) goes on where the state was taken; a state of a finished epoch begins the next one."""
         check_fits(state_dict, self)
         if self.generator is not None and state_dict["generator"] is not None:
             set_generator_state(self.generator, state_dict["generator"])
+        if state_dict["sampler_epoch"] is not None and hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(state_dict["sampler_epoch"])
         self._resume_state = dict(state_dict)
 
-    def _take_resume_state(self) -> dict[str, Any] | None:
+    def _take_resume_state(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """(what the next iteration goes on from, whose seeds it uses): a finished epoch only hands on the seeds that
+        persistent workers would have kept."""
         state, self._resume_state = self._resume_state, None
-        return None if state is None or state["finished"] else state
+        if state is None or not state["finished"]:
+            return state, state
+        return None, state if self.persistent_workers and "base_seed" in state else None
 
     # --- what iterators borrow ---
 

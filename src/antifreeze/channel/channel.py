@@ -4,7 +4,7 @@
     A packet over PACKET_BYTES travels as a descriptor of an anonymous file that holds it.
 
 1. A packet arrives whole or not at all, whatever instant its sender is killed at.
-2. `try_receive` never waits; `receive` waits without a limit and is for the worker, whose parent's death ends it.
+2. `try_send` and `try_receive` never wait; `send` and `receive` may, and are for the worker, whose parent's death ends it.
 3. `take_back` gives the parent the packets that the worker has not read yet: the kernel gives each packet to one reader only.
 """
 
@@ -35,17 +35,25 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-        packet = encode(message)
+        """Waits while the other end's queue is full: for the worker, whose parent's death ends it."""
+        self._write(encode(message), descriptors, 0)
+
+    def try_send(self, message: Message) -> bool:
+        """False when the other end's queue is full."""
+        try:
+            self._write(encode(message), (), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _write(self, packet: bytes, descriptors: tuple[int, ...], flags: int) -> None:
         if len(packet) <= PACKET_BYTES:
-            if descriptors:
-                socket.send_fds(self._socket, [_WHOLE, packet], list(descriptors))
-            else:
-                self._socket.sendmsg((_WHOLE, packet))
+            self._socket.sendmsg((_WHOLE, packet), _ancillary(descriptors), flags)
             return
         holder = os.memfd_create("antifreeze-packet")
         try:
             _write_all(holder, packet)
-            socket.send_fds(self._socket, [_IN_FILE], [holder, *descriptors])
+            self._socket.sendmsg((_IN_FILE,), _ancillary((holder, *descriptors)), flags)
         finally:
             os.close(holder)
 
@@ -78,6 +86,10 @@ class Channel:
             return decode(packet)
         self.descriptors = descriptors
         return decode(packet[1:])
+
+
+def _ancillary(descriptors: tuple[int, ...]) -> list[tuple[int, int, array.array[int]]]:
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:

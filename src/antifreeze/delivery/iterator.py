@@ -22,10 +22,9 @@ from antifreeze.delivery.bad_samples import BadSampleDesk, exception_of, failure
 from antifreeze.delivery.batches import build
 from antifreeze.delivery.ledger import Ledger, LoopClock
 from antifreeze.delivery.local_pool import LocalPool
-from antifreeze.delivery.position import MapDelivered, fingerprint, length_of
+from antifreeze.delivery.position import Cursor, MapDelivered, fingerprint, length_of
 from antifreeze.options import OnBadSample, Options
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch
-from antifreeze.plan.randomness import generator_state
 from antifreeze.plan.stream_plan import StreamPlan, StreamPosition, StreamProgress
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.observe import available_memory_bytes
@@ -66,20 +65,21 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def __init__(self, loader: Any) -> None:
         self._loader_ref = weakref.ref(loader)
         self._options: Options = loader.options
-        resume = loader._take_resume_state()
-        kept = _SeedSource(loader.generator) if resume else None
+        resume, seeded = loader._take_resume_state()
+        source = _SeedSource(loader.generator)
         super().__init__(loader)
-        if resume and kept is not None:
-            kept.put_back()  # the interrupted run drew this epoch's seeds; they are in the state
-            self._base_seed = resume["base_seed"]
-            self._shared_seed = resume["shared_seed"]
+        if seeded:
+            source.put_back()  # the interrupted run drew these seeds; they are in the state
+            self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
         self._loader_generator = loader.generator
         self._in_order = loader.in_order
         self._prefetch_asked = loader._prefetch_asked
         self._prefetch_factor = loader.prefetch_factor or 2
         self._map = not is_iterable_kind(loader)
         self._batch_rows = loader.batch_size if loader._auto_collation else 1
-        self._epoch = resume["epoch"] if resume else 0
+        self.cursor = Cursor(fingerprint(loader))
+        if seeded:
+            self.cursor.epoch = seeded["epoch"] + (resume is None)
         self._tickets = 0
         self._ledger: Ledger = loader._ledger
         self._clock = LoopClock(self._ledger.timing)
@@ -96,13 +96,11 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._context = loader._start_context()
         self.pool: Pool | LocalPool = self._make_pool()
         self._finalizer = weakref.finalize(self, _close, self.pool, weakref.ref(loader), self._ring)
-        self._fingerprint = fingerprint(loader)
         self._begin(resume)
 
     def __repr__(self) -> str:
-        return (
-            f"<LoaderIterator epoch {self._epoch}: {self._num_yielded} batches delivered, {len(self._in_flight)} in flight, {self.pool!r}>"
-        )
+        delivered = f"{self._num_yielded} batches delivered, {len(self._in_flight)} in flight"
+        return f"<LoaderIterator epoch {self.cursor.epoch}: {delivered}, {self.pool!r}>"
 
     def close(self) -> None:
         """Ends the workers; may be called twice."""
@@ -116,7 +114,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if is_datapipe(self._dataset):
             apply_sharding(self._dataset, self._world_size, self._rank)
         config = FetchConfig(self._collate_fn, self._auto_collation, self._drop_last, self._options.forgives, worker=None)
-        return LocalPool(self._dataset, not self._map, config, (self._base_seed, self._epoch), self._ring, self._limit, self._ledger.costs)
+        return LocalPool(
+            self._dataset, not self._map, config, (self._base_seed, self.cursor.epoch), self._ring, self._limit, self._ledger.costs
+        )
 
     def _specs(self) -> list[WorkerSpec]:
         return [
@@ -130,7 +130,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 drop_last=self._drop_last,
                 worker_init_fn=self._worker_init_fn,
                 base_seed=self._base_seed,
-                epoch=self._epoch,
+                epoch=self.cursor.epoch,
                 shared_seed=self._shared_seed,
                 forgive=self._options.forgives,
                 limit_bytes=self._limit[0],
@@ -144,7 +144,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._planned: deque[PlannedBatch | BaseException] = deque()
         self._in_flight: dict[int, InFlight] = {}
         self._finished = False
-        self.ended = False
+        self.cursor.finished = False
+        self.cursor.base_seed, self.cursor.shared_seed = self._base_seed, self._shared_seed
+        self.cursor.sampler_epoch = getattr(getattr(self._index_sampler, "sampler", self._index_sampler), "epoch", None)
         self._clock.new_epoch()
         pool = self.pool
         if isinstance(pool, Pool) and not pool.started:
@@ -161,10 +163,11 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _begin_map(self, resume: dict[str, Any] | None) -> None:
         self._plan = MapPlan(self._index_sampler, self._auto_collation, self._loader_generator)
-        self._delivered = MapDelivered()
+        self.cursor.plan = self._plan
+        self.cursor.delivered = MapDelivered()
         if resume:
-            self._delivered = MapDelivered.from_dict(resume["delivered"])
-            self._plan.resume(self._delivered.position, resume["randomness"], resume["beginning"], self._delivered.spares)
+            self.cursor.delivered = MapDelivered.from_dict(resume["delivered"])
+            self._plan.resume(self.cursor.delivered.position, resume["randomness"], resume["beginning"], self.cursor.delivered.spares)
         elif not self._num_workers:
             self._plan.adopt(self._sampler_iter)
 
@@ -173,7 +176,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             position = StreamPosition.from_dict(resume["streams"])
         else:
             position = StreamPosition(tuple(StreamProgress() for _ in range(max(1, self._num_workers))), had_workers=self._num_workers > 0)
-        self._stream_position = position
+        self.cursor.streams = position
         self._stream_plan = StreamPlan(position, self._batch_rows)
         starts = [
             StreamStart(
@@ -191,13 +194,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """The next pass with the same workers."""
-        resume = loader._take_resume_state()
-        kept = _SeedSource(loader.generator) if resume else None
+        resume, seeded = loader._take_resume_state()
+        source = _SeedSource(loader.generator)
         super()._reset(loader, first_iter)
-        if resume and kept is not None:
-            kept.put_back()
-            self._base_seed, self._shared_seed = resume["base_seed"], resume["shared_seed"]
-        self._epoch = resume["epoch"] if resume else self._epoch + 1
+        if seeded:
+            source.put_back()
+            self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
+        self.cursor.epoch = (seeded["epoch"] if seeded else self.cursor.epoch) + (resume is None)
         pool = self.pool
         if pool.closed or not isinstance(pool, Pool):
             self._finalizer.detach()
@@ -231,7 +234,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             return
         if planned is None:
             self._finished = True
-        elif planned.number not in self._delivered.beyond:
+        elif planned.number not in self.cursor.delivered.beyond:
             self._planned.append(planned)
 
     def _submit(self) -> None:
@@ -273,6 +276,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         asked = self._prefetch_factor * self._num_workers if self._prefetch_asked else None
         wanted = batches_in_flight(self._num_workers, self._tasks_for(self._batch_rows or 1), asked)
         timing = self._ledger.timing
+        if self._options.memory_budget_bytes is not None and not timing.batches:
+            return 1  # how large a batch is, the first one tells
         batch_bytes = timing.delivered_bytes // timing.batches if timing.batches else None
         return min(within_budget(wanted, batch_bytes, self._options.memory_budget_bytes), self._look_ahead)
 
@@ -317,7 +322,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 return flight, batch
             assert flight.stream is not None
             self._stream_plan.end(flight.stream)
-            self._stream_position = self._stream_position.ended(flight.stream)
+            assert self.cursor.streams is not None
+            self.cursor.streams = self.cursor.streams.ended(flight.stream)
             self._let_go(flight, batch)
             self._submit()
 
@@ -338,7 +344,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             raise error
         if not self._persistent_workers:
             self.close()
-        self.ended = True
+        self.cursor.finished = True
         raise StopIteration
 
     def _deliver(self, flight: InFlight, batch: Batch) -> tuple[Any, int]:
@@ -367,10 +373,11 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _note_delivered(self, flight: InFlight, batch: Batch) -> None:
         if flight.planned is not None:
-            self._delivered = self._delivered.add(flight.planned)
+            self.cursor.delivered = self.cursor.delivered.add(flight.planned)
         elif flight.stream is not None:
             rows, state = self.pool.streams[flight.stream].finished_batches.pop(batch.number, (0, None))
-            self._stream_position = self._stream_position.delivered(flight.stream, rows, state)
+            assert self.cursor.streams is not None
+            self.cursor.streams = self.cursor.streams.delivered(flight.stream, rows, state)
 
     def _let_go(self, flight: InFlight, batch: Batch, slot: bool = True) -> None:
         self.pool.state.take(batch.number)
@@ -433,7 +440,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             spare = self._plan.draw_spare() if self._options.keep_batches_full else None
             if spare is None:
                 return None
-            self._delivered = self._delivered.with_spare(spare[1])
+            self.cursor.delivered = self.cursor.delivered.with_spare(spare[1])
             return spare[0]
         if choice is OnBadSample.SKIP and not self._options.keep_batches_full:
             return None
@@ -444,26 +451,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             return None
         return replacement(self._base_seed, position, attempt, samples)
 
-    # --- position ---
-
     def state_dict(self) -> dict[str, Any]:
-        generator = self._loader_generator
-        state: dict[str, Any] = {
-            "version": 1,
-            "fingerprint": self._fingerprint,
-            "base_seed": self._base_seed,
-            "shared_seed": self._shared_seed,
-            "epoch": self._epoch,
-            "finished": self.ended,
-            "generator": None if generator is None else generator_state(generator),
-        }
-        if self._map:
-            state["delivered"] = self._delivered.as_dict()
-            state["randomness"] = self._plan.randomness
-            state["beginning"] = self._plan.beginning
-        else:
-            state["streams"] = self._stream_position.as_dict()
-        return state
+        return self.cursor.state(self._loader_generator)
 
 
 def _close(pool: Pool | LocalPool, loader_ref: Any, ring: Ring) -> None:

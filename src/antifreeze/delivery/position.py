@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from antifreeze.errors import StateMismatch
-from antifreeze.plan.map_plan import MapPosition, PlannedBatch
+from antifreeze.plan.map_plan import MapPlan, MapPosition, PlannedBatch
 from antifreeze.plan.randomness import generator_state
+from antifreeze.plan.stream_plan import StreamPosition
 from antifreeze.torch_private import is_iterable_kind
 
 VERSION = 1
@@ -52,6 +55,41 @@ class MapDelivered:
         return cls(position, frozenset(saved["beyond"]), frozenset(saved["spares"]))
 
 
+@dataclass
+class Cursor:
+    """Where one iteration is: kept by the loader, so that it outlives the iterator."""
+
+    fingerprint: dict[str, Any]
+    base_seed: int = 0
+    shared_seed: int | None = None
+    epoch: int = 0
+    finished: bool = False
+    sampler_epoch: int | None = None
+    plan: MapPlan | None = None
+    delivered: MapDelivered = field(default_factory=MapDelivered)
+    streams: StreamPosition | None = None
+
+    def state(self, generator: torch.Generator | None) -> dict[str, Any]:
+        state: dict[str, Any] = {
+            "version": VERSION,
+            "fingerprint": self.fingerprint,
+            "base_seed": self.base_seed,
+            "shared_seed": self.shared_seed,
+            "epoch": self.epoch,
+            "finished": self.finished,
+            "sampler_epoch": self.sampler_epoch,
+            "generator": None if generator is None else generator_state(generator),
+        }
+        if self.plan is not None:
+            return state | {
+                "delivered": self.delivered.as_dict(),
+                "randomness": self.plan.randomness,
+                "beginning": self.plan.beginning,
+            }
+        assert self.streams is not None
+        return state | {"streams": self.streams.as_dict()}
+
+
 def fingerprint(loader: Any) -> dict[str, Any]:
     """What must be the same for a position to mean the same."""
     return {
@@ -66,7 +104,7 @@ def fingerprint(loader: Any) -> dict[str, Any]:
 def fresh_state(loader: Any) -> dict[str, Any]:
     """Of a loader that was not iterated yet: the next epoch begins at its beginning."""
     generator = None if loader.generator is None else generator_state(loader.generator)
-    return {"version": VERSION, "fingerprint": fingerprint(loader), "finished": True, "generator": generator}
+    return {"version": VERSION, "fingerprint": fingerprint(loader), "finished": True, "sampler_epoch": None, "generator": generator}
 
 
 def check_fits(state: Any, loader: Any) -> None:

@@ -55,7 +55,7 @@ def judge(fault: Fault, record: Record) -> Verdict:
     lost, doubled = _lost(record, outcome, expected), _surplus(record.got, record.plan)
     left = _left_behind(record)
     text = _error_text(record)
-    names_sample = bool(re.search(rf"\b(sample|index|key|samples|indices)\b[^\n]{{0,40}}?\b{SICK}\b", text, re.I))
+    names_sample = _names(text, SICK)
     names_cause = _says(expected.cause, text) if expected.cause else None
     problems: tuple[str, ...] = ()
     if outcome is not Outcome.SKIPPED:
@@ -96,12 +96,12 @@ def _lost(record: Record, outcome: Outcome, expected: Expectation) -> tuple[Any,
     if outcome not in (Outcome.FINISHED, Outcome.WRONG_DATA) or record.error:
         return ()
     missing = _surplus(record.plan, record.got)
-    reported = [sample for sample in missing if sample in expected.missing and _reports(record.report, sample)]
+    reported = [sample for sample in missing if sample in expected.missing and _names(record.report, sample)]
     return tuple(sample for sample in missing if sample not in reported and sample not in map(_key, record.excused))
 
 
-def _reports(report: str, sample: Any) -> bool:
-    return bool(re.search(rf"(?<![\w.]){re.escape(str(sample))}(?![\w.]\w)", report))
+def _names(text: str, sample: Any) -> bool:
+    return bool(re.search(rf"\b(samples?|index|indices|key)\b[^\n]{{0,40}}?(?<!\w){re.escape(str(sample))}\b", text, re.I))
 
 
 def _outcome_problems(expected: Expectation, outcome: Outcome, record: Record) -> list[str]:

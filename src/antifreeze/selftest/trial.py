@@ -283,7 +283,11 @@ def describe(error: BaseException) -> dict[str, str]:
         texts.append("".join(traceback.format_exception_only(type(one), one)))
         one = one.__cause__
     types = [kind.__name__ for kind in type(error).__mro__ if kind is not object]
-    return {"type": type(error).__name__, "types": " ".join(types), "text": "\n".join(texts)[:8000]}
+    return {"type": type(error).__name__, "types": " ".join(types), "text": _ends("\n".join(texts))}
+
+
+def _ends(text: str, most: int = 4000) -> str:
+    return text if len(text) <= 2 * most else f"{text[:most]} … {text[-most:]}"
 
 
 def small_shared_memory(size: str = "1m") -> None:

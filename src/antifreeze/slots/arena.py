@@ -50,6 +50,8 @@ class Arena:
         mapped = self._maps.get(slot)
         if mapped is not None and len(mapped) >= size_bytes:
             return mapped
+        if mapped is not None:
+            size_bytes = max(size_bytes, len(mapped) + len(mapped) // 4)  # what grows once will grow again
         length = max(_GROWTH_STEP, -(-size_bytes // _PAGE) * _PAGE)
         mapped = mmap.mmap(self.descriptor, length, offset=slot * SLOT_STRIDE)
         populate(mapped)

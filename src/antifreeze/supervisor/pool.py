@@ -227,10 +227,16 @@ class Pool:
         )
 
     def _send(self, worker: WorkerProcess, message: Message) -> None:
+        """Never waits: what does not fit into the worker's queue now is sent when it has read something."""
+        worker.outbox.append(message)
+        self._flush(worker)
+
+    def _flush(self, worker: WorkerProcess) -> None:
         try:
-            worker.channel.send(message)
-        except (BrokenPipeError, ConnectionError):
-            pass  # it has ended; that it has is an event of its own, and what it held comes back then
+            while worker.outbox and worker.channel.try_send(worker.outbox[0]):
+                worker.outbox.popleft()
+        except ConnectionError:
+            worker.outbox.clear()  # it has ended; that is an event of its own, and what it held comes back then
 
     def _take_back(self, number: int) -> None:
         worker = self._workers[number]
@@ -304,6 +310,8 @@ class Pool:
             if number is None or worker is None:
                 continue
             self._receive_all(number, worker)
+            if worker.outbox:
+                self._flush(worker)
             if descriptor == worker.pidfd:
                 gone.append(number)
         for number in gone:

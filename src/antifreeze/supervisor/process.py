@@ -19,6 +19,7 @@ import socket
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,6 @@ from antifreeze.worker.main import STACK_SIGNAL, WorkerSpec, run_worker
 ASK_S = 0.5
 TERM_S = 0.5
 KILL_S = 1.0
-_BLOCKED_SEND_BYTES = 4 << 20
 
 _ours: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 _starting = threading.Lock()
@@ -62,9 +62,9 @@ class WorkerProcess:
         self.number = spec.worker_id
         self.owner_pid = os.getpid()
         parent_end, self._worker_end = channel_pair()
-        parent_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BLOCKED_SEND_BYTES)
         self.channel = Channel(parent_end)
         self._unread = Channel(self._worker_end)
+        self.outbox: deque[Message] = deque()
         lifeline, self._lifeline = os.pipe()
         self._stacks = os.memfd_create("antifreeze-stacks")
         _ours.add(self)
@@ -102,9 +102,11 @@ class WorkerProcess:
 
     def take_back(self) -> list[Message]:
         """The packets that the worker has not read; the kernel gives each to one reader only."""
-        messages = []
+        messages: list[Message] = []
         while (message := self._unread.try_receive()) is not None:
             messages.append(message)
+        messages += self.outbox
+        self.outbox.clear()
         return messages
 
     def is_gone(self) -> bool:
@@ -116,7 +118,7 @@ class WorkerProcess:
     def ask_to_end(self) -> None:
         self.take_back()
         try:
-            self.channel.send(Stop(0))
+            self.channel.try_send(Stop(0))
         except OSError:
             pass  # it has ended already
 

@@ -281,5 +281,8 @@ def _keep_freed_memory() -> None:
 
 
 def _name_process(name: str) -> None:
-    with open("/proc/self/comm", "w") as comm:
-        comm.write(name)
+    try:
+        with open("/proc/self/comm", "w") as comm:
+            comm.write(name)
+    except OSError:
+        pass  # a name is a kindness to whoever looks at the process list

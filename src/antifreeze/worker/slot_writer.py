@@ -42,9 +42,7 @@ class SlotWriter:
         """At least `size_bytes` of the slot, for a parcel."""
         if size_bytes > self._limit_bytes:
             raise BatchTooLarge(f"a batch of {size_bytes:,} bytes does not fit into {self._limit_name} ({self._limit_bytes:,} bytes)")
-        if self._arena.mapped_bytes(slot) < size_bytes:
-            size_bytes += size_bytes // 4  # parcels vary; the next one should not have to map again
-        return self._room(slot, min(size_bytes, SLOT_STRIDE))
+        return self._room(slot, size_bytes)
 
     def _room(self, slot: int, size_bytes: int) -> mmap.mmap:
         if self._arena.mapped_bytes(slot) < size_bytes:

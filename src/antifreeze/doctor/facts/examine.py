@@ -13,10 +13,9 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
-from antifreeze.doctor.errors import NoSuchProcess, PatientEnded
+from antifreeze.doctor.errors import PatientEnded
 from antifreeze.doctor.facts.descriptors import count_descriptors, filesystem_of, is_remote, read_descriptors, read_mounts, read_stderr_tail
 from antifreeze.doctor.facts.holders import find_holders, locks_that_matter, read_file_locks
 from antifreeze.doctor.facts.look import Look, SeenProcess, look
@@ -41,44 +40,58 @@ MOST_SOURCES = 50
 LARGEST_SOURCE = 1 << 20
 
 
+class Visit:
+    """A patient, and the first look at it; every later look is compared with that one."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises a PatientError where it cannot be examined."""
+        self.started_s = time.monotonic()
+        self.asked = pid
+        self.left_behind = [] if pid <= 0 or is_alive(pid) else orphans_of(pid)
+        if not self.left_behind:
+            check_patient(pid)
+        self.root = pid if self.left_behind else find_root(pid)
+        self.py_spy = find_py_spy()
+        self.first = look(self._pids(), self.py_spy, fair_memory=False)
+
+    def __repr__(self) -> str:
+        return f"<Visit of process {self.root}: {len(self.first.processes)} processes, first seen {time.monotonic() - self.started_s:.1f} s ago>"
+
+    def _pids(self) -> list[int]:
+        return self.left_behind or below(self.root, parents())
+
+    def examine(self, window_s: float) -> Examination:
+        """Waits until `window_s` after the first look, and looks again."""
+        time.sleep(max(0.0, window_s - (time.monotonic() - self.first.at_s)))
+        found = self._compare(look(self._pids(), self.py_spy, fair_memory=True))
+        if not is_alive(self.root) and not self.left_behind:
+            raise PatientEnded(f"process {self.root} ended while it was examined, after {time.monotonic() - self.started_s:.1f} s")
+        return found
+
+    def _compare(self, last: Look) -> Examination:
+        first, py_spy = self.first, self.py_spy
+        processes = _join(first, last)
+        inside = {process.pid for process in processes}
+        locks = locks_that_matter(read_file_locks(), inside)
+        orphans = look(find_orphans(inside), py_spy, fair_memory=True)
+        return Examination(
+            patient=self.root,
+            window_s=last.at_s - first.at_s,
+            processes=processes,
+            asked=self.asked,
+            taken_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            machine=read_machine(first.machine, last.machine),
+            cgroups=_cgroups(first, last),
+            file_locks=locks,
+            holders=find_holders(processes, locks, py_spy),
+            orphans=_join(Look(0.0, {}, last.machine), orphans),
+            sources=_read_sources(processes),
+            blindness=_blindness(py_spy, first, last),
+        )
+
+
 def examine(pid: int, window_s: float = 3.0) -> Examination:
-    """Raises a PatientError where that cannot be done."""
-    started_s = time.monotonic()
-    try:
-        check_patient(pid)
-    except NoSuchProcess:
-        left = orphans_of(pid) if pid > 0 else []
-        if not left:
-            raise
-        return _examine(pid, left, window_s, lambda: left)
-    root = find_root(pid)
-    found = _examine(root, below(root, parents()), window_s, lambda: below(root, parents()))
-    if not is_alive(root) or root not in {process.pid for process in found.processes}:
-        raise PatientEnded(f"process {root} ended while it was examined, after {time.monotonic() - started_s:.1f} s")
-    return replace(found, asked=pid)
-
-
-def _examine(root: int, pids: list[int], window_s: float, pids_later: Callable[[], list[int]]) -> Examination:
-    py_spy = find_py_spy()
-    first = look(pids, py_spy, fair_memory=False)
-    time.sleep(max(0.0, window_s - (time.monotonic() - first.at_s)))
-    last = look(pids_later(), py_spy, fair_memory=True)
-    processes = _join(first, last)
-    locks = locks_that_matter(read_file_locks(), {process.pid for process in processes})
-    orphan_pids = find_orphans({process.pid for process in processes})
-    return Examination(
-        patient=root,
-        window_s=last.at_s - first.at_s,
-        processes=processes,
-        taken_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        machine=read_machine(first.machine, last.machine),
-        cgroups=_cgroups(first, last),
-        file_locks=locks,
-        holders=find_holders(processes, locks, py_spy),
-        orphans=_join(Look(0.0, {}, last.machine), look(orphan_pids, py_spy, fair_memory=True)),
-        sources=_read_sources(processes),
-        blindness=_blindness(py_spy, first, last),
-    )
+    return Visit(pid).examine(window_s)
 
 
 def _join(first: Look, last: Look) -> tuple[Process, ...]:

@@ -53,7 +53,7 @@ def _look_at_process(pid: int, fair_memory: bool) -> SeenProcess | None:
     fair = read_fair_memory(pid) if fair_memory and memory.rss < LARGEST_WALKED else None
     if fair is not None:
         memory = replace(memory, pss=fair[0], private=fair[1])
-    sample = ProcessSample(stat.state, stat.cpu_s, stat.major_faults, memory)
+    sample = ProcessSample(stat.state, stat.cpu_s, time.monotonic(), stat.major_faults, memory)
     return SeenProcess(stat, status, sample, looks_like_python(pid), look_at_threads(pid))
 
 

@@ -45,6 +45,7 @@ def read_machine(before: MachineCounters, after: MachineCounters) -> Machine:
         swap_total=memory.get("SwapTotal", 0) * 1024,
         swapped_in=after.swapped_in - before.swapped_in,
         swapped_out=after.swapped_out - before.swapped_out,
+        load=os.getloadavg()[0],
         kernel=platform.release(),
         oom_kills=read_oom_kills(),
     )

@@ -134,6 +134,7 @@ class Memory:
 class ProcessSample:
     state: str
     cpu_s: float
+    at_s: float = 0.0
     major_faults: int = 0
     memory: Memory | None = None
 
@@ -196,8 +197,19 @@ class Process:
         return self.last.state if self.last else "gone"
 
     @property
-    def cpu_used_s(self) -> float:
-        return self.last.cpu_s - self.first.cpu_s if self.first and self.last else 0.0
+    def window_s(self) -> float:
+        """Between its own two samples: on a busy machine the looks take their time."""
+        return self.last.at_s - self.first.at_s if self.first and self.last else 0.0
+
+    @property
+    def cpu_share(self) -> float:
+        """In cores: 1.0 is one core, all the time."""
+        return sum(thread.cpu_used_s for thread in self.threads) / self.window_s if self.window_s > 0 else 0.0
+
+    @property
+    def delayed_share(self) -> float:
+        """Of the thread that waited longest for a free core."""
+        return max((thread.delayed_s for thread in self.threads), default=0.0) / self.window_s if self.window_s > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -252,6 +264,8 @@ class Machine:
     swap_total: int = 0
     swapped_in: int = 0
     swapped_out: int = 0
+    load: float = 0.0
+    """Threads that wanted to run, averaged over the last minute."""
     kernel: str = ""
     oom_kills: tuple[OomKill, ...] = ()
 

@@ -365,6 +365,7 @@ def _inline_worker(process: Process, thread: Thread, exam: Examination) -> Worke
         wait=wait_of(process, thread),
         moved=not same,
         sample=sample_of(frames),
+        busy_s=None if not same else process.window_s,
         inline=True,
     )
 

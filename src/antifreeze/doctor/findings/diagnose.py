@@ -15,7 +15,7 @@ from antifreeze.doctor.findings import rules_reads as reads
 from antifreeze.doctor.findings import rules_sample as sample
 from antifreeze.doctor.findings import rules_transport as transport
 from antifreeze.doctor.findings.case import Case, build_case
-from antifreeze.doctor.findings.model import Confidence, Diagnosis, Finding, Severity
+from antifreeze.doctor.findings.model import Diagnosis, Finding, Severity
 
 Rule = Callable[[Case], Iterator[Finding]]
 
@@ -53,32 +53,43 @@ CAUSES: tuple[Rule, ...] = (
     loop.loop_in_collective,
     loop.loop_is_slow,
     machine.too_many_workers,
-    machine.memory_nearly_full,
-    machine.inherited_handles,
+    machine.machine_overloaded,
 )
 """In the order in which they explain each other: a full /dev/shm explains a lost result, and not the other way round."""
+
+RISKS: tuple[Rule, ...] = (machine.memory_nearly_full, machine.inherited_handles)
+"""Worth knowing, but not what stops the program now."""
 
 STATES: tuple[Rule, ...] = (loop.slow_start, loop.slow_but_progressing, loop.healthy, loop.no_loader, loop.unclear)
 """What is said when no cause is found; the first that applies is the verdict."""
 
-WEIGHT = {Severity.DISEASE: 0, Severity.SLOW: 1, Severity.HEALTHY: 2, Severity.NOTE: 3}
-SURENESS = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
+EXPLAINS = {
+    "shared-memory-full": ("result-lost",),
+    "descriptors-exhausted": ("result-lost",),
+    "gil-held": ("loop-is-slow", "loop-blocked"),
+    "frozen-cgroup": ("stopped",),
+}
+"""A consequence is not said beside its cause."""
+
+WEIGHT = {Severity.DISEASE: 0, Severity.SLOW: 1, Severity.NOTE: 2, Severity.HEALTHY: 2}
 
 
 def diagnose(exam: Examination) -> Diagnosis:
     case = build_case(exam)
-    causes = _merged([found for rule in CAUSES for found in rule(case)])
-    findings = causes if any(each.severity in (Severity.DISEASE, Severity.SLOW) for each in causes) else [*causes, *_state(case)]
-    order = {rule_found.code: position for position, rule_found in enumerate(causes)}
-    return Diagnosis(tuple(sorted(findings, key=lambda each: (WEIGHT[each.severity], order.get(each.code, 0), SURENESS[each.confidence]))))
+    causes = _without_consequences(_merged([found for rule in CAUSES for found in rule(case)]))
+    own = [found for found in causes if found.severity is not Severity.NOTE or found.code != "orphans"]
+    beside = [found for found in causes if found not in own]
+    risks = [found for rule in RISKS for found in rule(case)]
+    return Diagnosis((*sorted(own or _state(case), key=lambda found: WEIGHT[found.severity]), *beside, *risks))
 
 
 def _state(case: Case) -> list[Finding]:
-    for rule in STATES:
-        found = list(rule(case))
-        if found:
-            return found
-    return []
+    return next((found for rule in STATES if (found := list(rule(case)))), [])
+
+
+def _without_consequences(findings: list[Finding]) -> list[Finding]:
+    explained = {code for found in findings if found.severity is Severity.DISEASE for code in EXPLAINS.get(found.code, ())}
+    return [found for found in findings if found.code not in explained]
 
 
 def _merged(findings: list[Finding]) -> list[Finding]:

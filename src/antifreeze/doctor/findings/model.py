@@ -70,3 +70,8 @@ class Diagnosis:
     @property
     def is_disease(self) -> bool:
         return any(finding.severity is Severity.DISEASE for finding in self.findings)
+
+    @property
+    def is_undecided(self) -> bool:
+        """A longer watch may tell more."""
+        return self.verdict.severity is Severity.NOTE and self.verdict.confidence is Confidence.POSSIBLE

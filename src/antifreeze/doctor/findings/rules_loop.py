@@ -8,8 +8,7 @@ from antifreeze.doctor.facts.model import Frame
 from antifreeze.doctor.findings.case import Case, Doing, LoaderCase, Loop
 from antifreeze.doctor.findings.frames import Frames, short, trace
 from antifreeze.doctor.findings.model import Confidence, Finding, Severity, finding
-from antifreeze.doctor.findings.rules_machine import cpu_share
-from antifreeze.doctor.findings.stalls import loop_line
+from antifreeze.doctor.findings.stalls import active_share, loop_line
 from antifreeze.doctor.findings.waits import WaitKind
 from antifreeze.doctor.findings.words import listed, percent, plural, seconds_text
 
@@ -118,14 +117,14 @@ def loop_is_slow(case: Case) -> Iterator[Finding]:
         if loader.loop is not Loop.COMPUTING or has_slept(loader, case) or not is_innocent(loader):
             continue
         kind = kind_of(loader.frames)
-        if loader.moved and cpu_share(loader.process, case) < BUSY and kind == "its own code":
+        if loader.moved and loader.process.cpu_share < BUSY and kind == "its own code":
             continue  # it went round, and rested in between: healthy() says so
         yield finding(
             "loop-is-slow",
             f"the loader is innocent: all {plural(len(loader.workers), 'worker')} wait for {loader.name}, which is busy with {kind}{_where(loader.place)}",
             evidence=[
                 f"stack: {trace(loader.frames)}",
-                f"the loop used {percent(cpu_share(loader.process, case))} CPU in {seconds_text(case.window_s)}",
+                f"the loop used {percent(loader.process.cpu_share)} CPU in {seconds_text(case.window_s)}",
                 f"it last asked for a batch {seconds_text(loader.waited_s)} ago" if loader.waited_s is not None else None,
             ],
             advice=[_slow_advice(kind), "more workers or a faster data set will change nothing"],
@@ -149,7 +148,7 @@ def slow_but_progressing(case: Case) -> Iterator[Finding]:
         if loader.loop not in (Loop.WAITING, Loop.LOADING) or not loader.moved:
             continue
         working = [worker for worker in loader.workers if worker.doing is Doing.LOADING]
-        computing = [worker for worker in working if cpu_share(worker.process, case) >= 0.5]
+        computing = [worker for worker in working if active_share(worker) >= 0.5]
         limit = "they compute" if len(computing) * 2 > len(working) else "they wait for what they read"
         place = working[0].place if working else None
         yield finding(
@@ -158,10 +157,7 @@ def slow_but_progressing(case: Case) -> Iterator[Finding]:
             f"{plural(len(loader.workers), 'worker')} load, and {limit}{_where(place)}",
             evidence=[
                 f"work went on between the looks ({seconds_text(case.window_s)} apart)",
-                *(
-                    f"{worker.name}: {percent(cpu_share(worker.process, case))} CPU, sample {worker.sample or '?'}"
-                    for worker in working[:6]
-                ),
+                *(f"{worker.name}: {percent(worker.process.cpu_share)} CPU, sample {worker.sample or '?'}" for worker in working[:6]),
             ],
             advice=[
                 "more workers, where cores are free; a cheaper transform" if computing else "more workers: they overlap their waiting",

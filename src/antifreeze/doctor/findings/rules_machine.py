@@ -16,33 +16,24 @@ PAGE = 4096
 HANDLES = (".h5", ".hdf5", ".hdf", ".he5", ".mdb", ".lmdb", ".zip", ".sqlite", ".db")
 
 
-def delayed_share(process: Process, case: Case) -> float:
-    """Of the window: runnable, but no core was free."""
-    return sum(thread.delayed_s for thread in process.threads) / case.window_s if case.window_s else 0.0
-
-
-def cpu_share(process: Process, case: Case) -> float:
-    return process.cpu_used_s / case.window_s if case.window_s else 0.0
-
-
-def delayed_workers(loader: LoaderCase, case: Case) -> list[Process]:
-    return [worker.process for worker in loader.workers if delayed_share(worker.process, case) > DELAYED_SHARE]
+def delayed_workers(loader: LoaderCase) -> list[Process]:
+    return [worker.process for worker in loader.workers if worker.process.delayed_share > DELAYED_SHARE]
 
 
 def few_cores(case: Case) -> Iterator[Finding]:
     """Workers that want to run at the same time, and may use fewer cores than the machine has."""
     for loader in case.loaders:
-        delayed = delayed_workers(loader, case)
+        delayed = delayed_workers(loader)
         allowed = sorted({core for process in delayed for core in process.cores})
         if len(delayed) < 2 or not allowed or len(allowed) >= min(case.exam.machine.cores, len(delayed)):
             continue
         cores = f"core {allowed[0]}" if len(allowed) == 1 else f"cores {listed(allowed)}"
-        worst = max(delayed_share(process, case) for process in delayed)
+        worst = max(process.delayed_share for process in delayed)
         yield finding(
             "one-core-affinity" if len(allowed) == 1 else "few-cores-affinity",
             f"the {plural(len(loader.workers), 'worker')} of {loader.name} may use only {cores} of {case.exam.machine.cores}, and wait for it "
             f"up to {percent(worst)} of the time",
-            evidence=[_share_line(process, case) for process in delayed[:8]],
+            evidence=[_share_line(process) for process in delayed[:8]],
             advice=[
                 "who set it? `taskset -p` of the parents, Slurm (--cpus-per-task, --cpu-bind), OMP_PROC_BIND, an imported library",
                 "undo it in worker_init_fn: os.sched_setaffinity(0, range(os.cpu_count()))",
@@ -52,26 +43,47 @@ def few_cores(case: Case) -> Iterator[Finding]:
         )
 
 
-def _share_line(process: Process, case: Case) -> str:
-    return (
-        f"pid {process.pid}: ran {percent(cpu_share(process, case))} of the time, waited for a core {percent(delayed_share(process, case))}"
-    )
+def _share_line(process: Process) -> str:
+    return f"pid {process.pid}: ran {percent(process.cpu_share)} of the time, waited for a core {percent(process.delayed_share)}"
 
 
 def too_many_workers(case: Case) -> Iterator[Finding]:
     """More runnable workers than cores, on all cores: no disease, but fewer would do."""
     for loader in case.loaders:
-        delayed = delayed_workers(loader, case)
+        delayed = delayed_workers(loader)
         cores = min(len(loader.process.cores) or case.exam.machine.cores, case.exam.machine.cores)
         allowed = {core for process in delayed for core in process.cores}
         if len(delayed) < 2 or len(loader.workers) <= cores or len(allowed) < case.exam.machine.cores:
             continue
-        worst = percent(max(delayed_share(process, case) for process in delayed))
+        worst = percent(max(process.delayed_share for process in delayed))
         yield finding(
             "too-many-workers",
             f"{plural(len(loader.workers), 'worker')} compete for {plural(cores, 'core')}: each waits for one up to {worst} of the time",
-            evidence=[_share_line(process, case) for process in delayed[:8]],
+            evidence=[_share_line(process) for process in delayed[:8]],
             advice=[f"num_workers={cores} will be no slower and takes less memory; `antifreeze profile` measures it"],
+            severity=Severity.SLOW,
+            confidence=Confidence.LIKELY,
+            pid=loader.process.pid,
+        )
+
+
+def machine_overloaded(case: Case) -> Iterator[Finding]:
+    """Workers wait for cores, though there are enough for all of them: other programs have them."""
+    cores = case.exam.machine.cores
+    for loader in case.loaders:
+        delayed = delayed_workers(loader)
+        ours = sum(process.cpu_share for process in case.exam.processes)
+        if not delayed or len(loader.workers) > cores or case.exam.machine.load < 1.5 * cores or ours > 0.8 * cores:
+            continue
+        yield finding(
+            "machine-overloaded",
+            f"other programs take the cores: this one got {ours:.1f} of {cores}, and its workers waited for a free one up to "
+            f"{percent(max(process.delayed_share for process in delayed))} of the time",
+            evidence=[
+                f"load average {case.exam.machine.load:.1f} on {plural(cores, 'core')}",
+                *(_share_line(process) for process in delayed[:8]),
+            ],
+            advice=["`top` shows who they are; move one of the programs, or use fewer workers in all of them"],
             severity=Severity.SLOW,
             confidence=Confidence.LIKELY,
             pid=loader.process.pid,

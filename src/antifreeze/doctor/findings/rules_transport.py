@@ -38,7 +38,7 @@ def _error_line(loader: LoaderCase | None) -> str | None:
 
 def result_lost(case: Case) -> Iterator[Finding]:
     for loader in case.loaders:
-        if not everybody_waits(loader) or loader.dead or missing_workers(loader):
+        if not everybody_waits(loader) or loader.dead or missing_workers(loader) or not _pin_thread_fetches(loader):
             continue
         loser = next((worker.name for worker in loader.workers if worker.number == loader.awaited), "a worker")
         error = _error_line(loader)
@@ -147,6 +147,11 @@ def pin_thread_stuck(case: Case) -> Iterator[Finding]:
             pid=loader.process.pid,
             stalled_s=thread.last.asleep_s,
         )
+
+
+def _pin_thread_fetches(loader: LoaderCase) -> bool:
+    last = loader.pin_thread.last if loader.pin_thread else None
+    return last is None or not last.frames or _fetches(above(last.frames, "do_one_step", "pin_memory.py"))
 
 
 def _fetches(inner: Frames) -> bool:

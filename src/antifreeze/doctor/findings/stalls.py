@@ -12,7 +12,7 @@ from antifreeze.doctor.findings.words import percent, plural, seconds_text
 
 AT_WORK = (Doing.LOADING, Doing.SENDING, Doing.STARTING, Doing.CLOSING, Doing.UNKNOWN)
 MANY_TIMES, SOME_TIMES = 20.0, 5.0
-VERY_LONG_S, LONG_S = 60.0, 15.0
+VERY_LONG_S, LONG_S, WATCHED_S = 60.0, 15.0, 7.0
 
 
 def stuck_workers(case: Case) -> list[Worker]:
@@ -82,9 +82,18 @@ def worker_evidence(worker: Worker, case: Case) -> list[str]:
     return lines
 
 
+def active_share(worker: Worker) -> float:
+    """Of the window: it ran, or would have run had a core been free."""
+    window_s = worker.process.window_s
+    return (worker.thread.cpu_used_s + worker.thread.delayed_s) / window_s if worker.thread and window_s > 0 else 0.0
+
+
 def time_line(worker: Worker, case: Case) -> str:
-    share = worker.thread.cpu_used_s / case.window_s if worker.thread and case.window_s else 0.0
-    used = f"{percent(share)} CPU in the {seconds_text(case.window_s)} of watching"
+    window_s = worker.process.window_s or case.window_s
+    share = worker.thread.cpu_used_s / window_s if worker.thread and window_s else 0.0
+    delayed = active_share(worker) - share
+    waited = f" (and waited for a free core {percent(delayed)})" if delayed > 0.1 else ""
+    used = f"{percent(share)} CPU in the {seconds_text(case.window_s)} of watching{waited}"
     if worker.stalled_s is None:
         return f"{used}; the same work in both looks"
     typical = f"; its earlier batches took {seconds_text(worker.typical_s)} on average" if worker.typical_s is not None else ""

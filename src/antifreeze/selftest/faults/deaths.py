@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -199,3 +200,60 @@ def killed_persistent(trial: Trial) -> None:
     loader = trial.loader(LosesBoth(trial.folder), persistent_workers=True)
     for _ in range(3):
         trial.epoch(loader)
+
+
+@fault("killed-at-start", "all workers are killed the moment they exist", "issue 3: kills at the worst moments")
+def killed_at_start(trial: Trial) -> None:
+    trial.plan(range(24))
+    iterator = iter(trial.loader(trial.numbers()))
+    kill_workers(trial)
+    trial.drain(iterator)
+
+
+@fault("killed-at-the-end", "all workers are killed when the last batch has come", "issue 3: kills at the worst moments")
+def killed_at_end(trial: Trial) -> None:
+    trial.plan(range(24))
+    iterator = iter(trial.loader(trial.numbers()))
+    trial.drain(iterator, 6)
+    kill_workers(trial)
+    trial.drain(iterator)
+
+
+@fault("killed-between-epochs", "all persistent workers are killed between two epochs", "F4")
+def killed_between_epochs(trial: Trial) -> None:
+    loader = trial.loader(trial.numbers(), persistent_workers=True)
+    trial.epoch(loader)
+    kill_workers(trial)
+    trial.epoch(loader)
+
+
+def kill_workers(trial: Trial) -> None:
+    for worker in trial.workers():
+        os.kill(worker, signal.SIGKILL)
+
+
+@fault("killed-out-of-order", "a worker is killed once while batches may come in any order", "F4")
+def killed_out_of_order(trial: Trial) -> None:
+    trial.epoch(trial.loader(DiesOnce(trial.folder, kill_me, (3, SICK)), in_order=False))
+
+
+@fault("killed-without-batching", "a worker is killed once, with batch_size=None", "F4")
+def killed_without_batching(trial: Trial) -> None:
+    trial.epoch(trial.loader(DiesOnce(trial.folder, kill_me), batch_size=None), read=lambda one: trial.samples_in(one.unsqueeze(0)))
+
+
+@fault("children-reaped-by-user", "the user's SIGCHLD handler takes every exit code, and a worker is killed once", "F4")
+def reaped_by_user(trial: Trial) -> None:
+    def reap(*_: object) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    signal.signal(signal.SIGCHLD, reap)
+    trial.epoch(trial.loader(DiesOnce(trial.folder, kill_me)))
+
+
+@fault("sigchld-ignored", "the parent ignores SIGCHLD, so nobody gets an exit code, and a worker is killed once", "F4")
+def sigchld_ignored(trial: Trial) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    trial.epoch(trial.loader(DiesOnce(trial.folder, kill_me)))

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from antifreeze.selftest.fault import Sickness, sample_fault
+from antifreeze.selftest.fault import Expectation, Outcome, Sickness, fault, sample_fault
+from antifreeze.selftest.trial import Trial
 
 WORDS = "the picture is torn"
 
@@ -120,3 +121,29 @@ def memory_error(_: Path) -> NoReturn:
 @raising("long-exception", "an exception with ten megabytes of text", "F7", error="ValueError")
 def long_text(_: Path) -> NoReturn:
     raise ValueError(WORDS + " x" * 5_000_000)
+
+
+@fault(
+    "exception-without-workers",
+    "`__getitem__` raises, and there are no workers",
+    "B1",
+    Expectation((Outcome.ERROR,), "ValueError", WORDS, names_sample=True),
+    confined=True,
+)
+def without_workers(trial: Trial) -> None:
+    trial.epoch(trial.loader(trial.sick(plain), num_workers=0))
+
+
+def bad_policy(index: object, error: BaseException) -> str:
+    raise KeyError("no policy today")
+
+
+@fault(
+    "policy-raises",
+    "a sample raises, and so does the user's on_bad_sample",
+    "issue 3 Bad samples",
+    Expectation((Outcome.ERROR,), "Exception", f"{WORDS}|no policy today"),
+    options={"on_bad_sample": bad_policy},
+)
+def policy_raises(trial: Trial) -> None:
+    trial.epoch(trial.loader(trial.sick(plain)))

@@ -44,7 +44,7 @@ def swallows_everything(_: Path) -> None:
     while True:
         try:
             time.sleep(FOREVER_S)
-        except BaseException:  # noqa: PERF203
+        except BaseException:
             continue
 
 
@@ -57,7 +57,7 @@ def ignores_sigterm(_: Path) -> None:
 @hang("gil-held-in-native-code", "native code waits for a lock that it holds, and keeps the GIL", "F2, issue 3 Deadlines", cause="gil_held")
 def gil_held(_: Path) -> None:
     mutex = ctypes.create_string_buffer(64)
-    for _ in range(2):
+    for _twice in range(2):
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
 
@@ -147,6 +147,17 @@ def stdout_to_pipe(_: Trial) -> Iterator[None]:
 def full_stdout(_: Path) -> None:
     while True:
         os.write(1, b"x" * 4096)
+
+
+@hang(
+    "blocks-all-signals",
+    "never returns, and blocks every signal that would tell where it is",
+    "issue 3 Deadlines",
+    cause="sleep|system call",
+)
+def blocks_all_signals(_: Path) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    time.sleep(FOREVER_S)
 
 
 class TakesLock(Numbers):

@@ -167,3 +167,18 @@ def openmp(trial: Trial) -> None:
     torch.set_num_threads(2)
     torch.ones(200_000).exp().sum()
     trial.epoch(trial.loader(Threaded(trial.folder)))
+
+
+@fault(
+    "file-size-limit", "ulimit -f of one megabyte", "F5", Expectation((Outcome.FINISHED, Outcome.ERROR), cause="limit|ulimit|size|RLIMIT")
+)
+def file_size_limit(trial: Trial) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+    trial.epoch(trial.loader(Large(trial.folder)), read=first_and_last)
+
+
+@fault("address-space-limit", "ulimit -v a quarter of a gigabyte above what the process has", "F5, R1")
+def address_space_limit(trial: Trial) -> None:
+    has_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (has_bytes + 2**28, has_bytes + 2**28))
+    trial.epoch(trial.loader(Large(trial.folder)), read=first_and_last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,65 @@ def unpicklable_single(trial: Trial) -> None:
     trial.epoch(trial.loader(Records(trial.folder), batch_size=None), read=lambda one: [int(one["number"])])
 
 
+class SlowToPickle:
+    def __reduce__(self) -> Any:
+        time.sleep(3600)
+
+
+class BreaksWhenRead:
+    def __reduce__(self) -> Any:
+        return (int, ("no number",))
+
+
+class Parcels(Numbers):
+    """Records with an object of the given kind in the sick one."""
+
+    def __init__(self, folder: Path, kind: type) -> None:
+        super().__init__(folder)
+        self.kind = kind
+
+    def __getitem__(self, index: int) -> Any:
+        return {"number": index, "load": self.kind() if index == SICK else None}
+
+
+def parcels(trial: Trial, kind: type) -> None:
+    loader = trial.loader(Parcels(trial.folder, kind), collate_fn=list)
+    trial.epoch(loader, read=lambda batch: [one["number"] for one in batch])
+
+
+@fault(
+    "pickling-hangs",
+    "a result that takes for ever to pickle",
+    "FIELD 1.2",
+    Expectation((Outcome.ERROR,), "LoadingError", r"__reduce__|pickl|odd_samples\.py"),
+    options={"sample_timeout_s": 0.8},
+)
+def pickling_hangs(trial: Trial) -> None:
+    parcels(trial, SlowToPickle)
+
+
+@fault(
+    "unpickling-raises",
+    "a result that pickles and cannot be read back",
+    "FIELD 1.2",
+    Expectation((Outcome.ERROR,), "Exception", "no number"),
+)
+def unpickling_raises(trial: Trial) -> None:
+    parcels(trial, BreaksWhenRead)
+
+
+def deep() -> Any:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    return nested
+
+
+@odd("deeply-nested-sample", "a list in a list in a list, a hundred thousand deep", "FIELD 1.2", cause="Recursion|recursion|nested|list")
+def deeply_nested(_: Path) -> Any:
+    return deep()
+
+
 class TooLong(Numbers):
     """Says that it has two samples more than it has."""
 
@@ -167,7 +227,13 @@ def own_storage(trial: Trial) -> None:
         trial.wrong("the data set is all zeros now")
 
 
-@fault("several-bad-samples", "three samples of one batch raise", "B1", options={"on_bad_sample": "skip"})
+@fault(
+    "several-bad-samples",
+    "three samples of one batch raise",
+    "B1",
+    Expectation(said=r"sample 4\b.*sample 5\b.*sample 6\b"),
+    options={"on_bad_sample": "skip"},
+)
 def several_bad(trial: Trial) -> None:
     plan = [index for index in range(SAMPLES) if index not in (BATCH, BATCH + 1, BATCH + 2)]
     trial.epoch(trial.loader(SeveralBad(trial.folder)), plan)

@@ -149,12 +149,12 @@ class Torn(Numbers):
         return super().__getitem__(index)
 
 
-def rank(trial: Trial, number: int, dataset: Numbers) -> None:
-    """A rank that has one batch less leaves the other one waiting in a collective it never joins. Batches are counted, not samples."""
+def rank(trial: Trial, number: int, dataset: Numbers, batches: int) -> None:
+    """A rank that has one batch less leaves the other one waiting in a collective it never joins. The first batches are counted."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{trial.folder}/store", rank=number, world_size=2)
     loader = trial.loader(dataset, num_workers=1)
-    for _ in loader:
-        trial.got(None, lambda _: [f"rank {number}"])
+    for done, _ in enumerate(loader):
+        trial.got(None, lambda _: [f"rank {number}"] if done < batches else [])  # noqa: B023
         torch.distributed.all_reduce(torch.ones(1))
     trial.report(loader)
     (trial.folder / f"done-{number}").touch()
@@ -166,7 +166,7 @@ def rank(trial: Trial, number: int, dataset: Numbers) -> None:
 def two_ranks(trial: Trial, second: Numbers, batches: int) -> None:
     trial.plan([*["rank 0"] * batches, *["rank 1"] * batches])
     context = multiprocessing.get_context("fork")
-    bodies = [lambda: rank(trial, 0, trial.numbers(16)), lambda: rank(trial, 1, second)]
+    bodies = [lambda: rank(trial, 0, trial.numbers(16), batches), lambda: rank(trial, 1, second, batches)]
     ranks = [context.Process(target=noting_errors(trial, body)) for body in bodies]
     for one in ranks:
         one.start()

@@ -231,3 +231,13 @@ def exits_in_loop(trial: Trial) -> None:
     for batch in trial.loader(trial.numbers()):
         trial.got(batch)
         sys.exit(4)
+
+
+@fault("break-with-stopped-workers", "the loop breaks while all workers are stopped", "FIELD 6: kill -STOP")
+def breaks_stopped(trial: Trial) -> None:
+    iterator = iter(trial.loader(Steady(trial.folder, 200)))
+    trial.plan(range(8))
+    trial.drain(iterator, 2)
+    for worker in trial.workers():
+        os.kill(worker, signal.SIGSTOP)
+    trial.mark()
