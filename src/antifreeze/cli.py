@@ -28,7 +28,9 @@ class Command(NamedTuple):
     help: str
 
 
-COMMANDS: dict[str, Command] = {}
+COMMANDS: dict[str, Command] = {
+    "replay": Command("antifreeze.replay", "run the samples of a bad_samples_file again"),
+}
 """name -> (module, one line of help), in the order `antifreeze --help` shows them."""
 
 

@@ -37,6 +37,9 @@ class DataLoader(TorchDataLoader):  # type: ignore[type-arg]
     stall_report_s      after this long without a batch, what everybody is doing is printed (default 30; None: never)
     memory_budget       bytes that batches in flight may take, such as "4GiB"
     max_restarts_per_minute   workers that may be replaced before the loader gives up (default 30)
+    recycle_worker_after      samples (an int) or private memory ("2GiB") after which a worker makes room for a fresh one
+    bad_samples_file    a file to which every bad sample is appended as a line of JSON; `antifreeze replay FILE` runs them again
+    quarantine          such a file of an earlier run: its samples are left out
     """
 
     def __init__(
@@ -66,6 +69,9 @@ class DataLoader(TorchDataLoader):  # type: ignore[type-arg]
         stall_report_s: float | None = 30.0,
         memory_budget: int | str | None = None,
         max_restarts_per_minute: int = 30,
+        recycle_worker_after: int | str | None = None,
+        bad_samples_file: str | os.PathLike[str] | None = None,
+        quarantine: str | os.PathLike[str] | None = None,
     ) -> None:
         self.options = Options.checked(
             on_bad_sample=on_bad_sample,
@@ -75,6 +81,9 @@ class DataLoader(TorchDataLoader):  # type: ignore[type-arg]
             stall_report_s=stall_report_s,
             memory_budget=memory_budget,
             max_restarts_per_minute=max_restarts_per_minute,
+            recycle_worker_after=recycle_worker_after,
+            bad_samples_file=bad_samples_file,
+            quarantine=quarantine,
         )
         self._prefetch_asked = prefetch_factor is not None
         self._rows_failed = False

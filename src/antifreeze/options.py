@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +33,10 @@ class Options:
     stall_report_s: float | None = 30.0
     memory_budget_bytes: int | None = None
     max_restarts_per_minute: int = 30
+    recycle_after_samples: int | None = None
+    recycle_after_bytes: int | None = None
+    bad_samples_file: str | None = None
+    quarantined: frozenset[str] = frozenset()
 
     @classmethod
     def checked(
@@ -43,6 +49,9 @@ class Options:
         stall_report_s: Any,
         memory_budget: Any,
         max_restarts_per_minute: Any,
+        recycle_worker_after: Any,
+        bad_samples_file: Any,
+        quarantine: Any,
     ) -> Options:
         """From what the user gave; raises OptionError with the name of the argument."""
         return cls(
@@ -53,6 +62,10 @@ class Options:
             stall_report_s=_seconds("stall_report_s", stall_report_s),
             memory_budget_bytes=parse_bytes("memory_budget", memory_budget),
             max_restarts_per_minute=_count("max_restarts_per_minute", max_restarts_per_minute),
+            recycle_after_samples=recycle_worker_after if _is_count(recycle_worker_after) else None,
+            recycle_after_bytes=None if _is_count(recycle_worker_after) else parse_bytes("recycle_worker_after", recycle_worker_after),
+            bad_samples_file=_path("bad_samples_file", bad_samples_file),
+            quarantined=frozenset() if quarantine is None else read_quarantine(_path("quarantine", quarantine) or ""),
         )
 
     @property
@@ -101,6 +114,35 @@ def _seconds(name: str, value: Any) -> float | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
         return float(value)
     raise OptionError(f"{name}={value!r}: expected seconds above 0, or None to switch it off")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _path(name: str, value: Any) -> str | None:
+    if value is None or isinstance(value, (str, os.PathLike)):
+        return None if value is None else os.fspath(value)
+    raise OptionError(f"{name}={value!r}: expected a path, or None")
+
+
+def read_quarantine(path: str) -> frozenset[str]:
+    """The samples that a bad_samples_file of an earlier run lists, each as the repr of its index."""
+    listed = set()
+    try:
+        with open(path) as lines:
+            for number, line in enumerate(lines, 1):
+                record = json.loads(line)
+                if not isinstance(record, dict) or "index" not in record:
+                    raise OptionError(f'quarantine={path!r}: line {number} has no "index"; expected what bad_samples_file wrote')
+                listed.add(str(record["index"]))
+    except OSError as error:
+        raise OptionError(f"quarantine={path!r} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        if isinstance(error, OptionError):
+            raise
+        raise OptionError(f"quarantine={path!r}: line {number} is no JSON; expected what bad_samples_file wrote") from None
+    return frozenset(listed)
 
 
 def _count(name: str, value: Any) -> int:

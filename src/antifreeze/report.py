@@ -70,9 +70,7 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         plain = asdict(self)
-        plain["bad_samples"] = [
-            {"epoch": bad.epoch, "batch": bad.batch, "done": bad.done.value, **_failure_dict(bad)} for bad in self.bad_samples
-        ]
+        plain["bad_samples"] = [bad.as_dict() for bad in self.bad_samples]
         plain["story"] = list(self.story)
         return plain
 
@@ -131,20 +129,6 @@ def _verdict(waited_s: float, elapsed_s: float, workers: int, busy: float | None
         return f"the loop waited {share:.0%} of the time: the workers are the bottleneck, most of it in {stage}; more of them would help"
     busy_text = f"{0 if busy is None else busy:.0%} busy"
     return f"the loop waited {share:.0%} of the time though the workers were {busy_text}: look at the longest waits and at epoch starts"
-
-
-def _failure_dict(bad: BadSampleRecord) -> dict[str, Any]:
-    failure = bad.failure
-    return {
-        "index": failure.index,
-        "row": failure.row,
-        "position": failure.position,
-        "stage": failure.stage,
-        "worker": failure.worker,
-        "exception": failure.type_name,
-        "message": failure.message,
-        "traceback": failure.traceback_text,
-    }
 
 
 def _seconds(value: float) -> str:

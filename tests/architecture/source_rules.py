@@ -17,7 +17,7 @@ PACKAGE = "antifreeze"
 LAYERS: dict[str, tuple[str, ...]] = {
     "the programs": ("__main__", "selftest"),
     "the public names": ("__init__",),
-    "what users call": ("cli", "loader+report"),
+    "what users call": ("cli", "loader+report", "replay"),
     "explaining": ("doctor",),
     "handing out": ("delivery", "tuning"),
     "running workers": ("supervisor",),

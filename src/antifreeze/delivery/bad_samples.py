@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,9 @@ from antifreeze.options import OnBadSample, Options
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.fetch import FetchError
 from antifreeze.worker.seeding import mix
+
+DATASET_SUFFIX = ".dataset"
+_LARGEST_SAVED_DATASET = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,25 @@ class BadSampleRecord:
     batch: int
     failure: Failure
     done: OnBadSample
+    seed: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data: enough to run exactly this sample again."""
+        failure = self.failure
+        return {
+            "index": failure.index,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "row": failure.row,
+            "position": failure.position,
+            "stage": failure.stage,
+            "worker": failure.worker,
+            "exception": failure.type_name,
+            "message": failure.message,
+            "traceback": failure.traceback_text,
+            "done": self.done.value,
+        }
 
     def __str__(self) -> str:
         verb = "skipped" if self.done is OnBadSample.SKIP else "replaced"
@@ -29,11 +52,13 @@ class BadSampleRecord:
 class BadSampleDesk:
     """Decides by policy, counts against the limit, keeps the records."""
 
-    def __init__(self, options: Options, records: list[BadSampleRecord]) -> None:
+    def __init__(self, options: Options, records: list[BadSampleRecord], dataset: Any) -> None:
         self._options = options
+        self._dataset = dataset
+        self._dataset_saved = False
         self.records = records
 
-    def decide(self, failure: Failure, index: Any, *, epoch: int, batch: int, samples: int | None) -> OnBadSample:
+    def decide(self, failure: Failure, index: Any, *, epoch: int, batch: int, seed: int, samples: int | None) -> OnBadSample:
         """Raises TooManyBadSamples past the limit; RAISE means: raise the failure itself."""
         choice = self._options.on_bad_sample
         if not isinstance(choice, OnBadSample):
@@ -44,10 +69,26 @@ class BadSampleDesk:
                 raise OptionError(
                     f'on_bad_sample returned {answer!r} for sample {index!r}; expected "raise", "skip" or "replace"'
                 ) from None
+        record = BadSampleRecord(epoch, batch, failure, choice, seed)
+        self._write(record)
         if choice is not OnBadSample.RAISE:
-            self.records.append(BadSampleRecord(epoch, batch, failure, choice))
+            self.records.append(record)
             self._check_limit(epoch, samples)
         return choice
+
+    def note_raised(self, failure: Failure, *, epoch: int, batch: int, seed: int) -> None:
+        """A bad sample that is about to be raised: for the file, not for the count."""
+        self._write(BadSampleRecord(epoch, batch, failure, OnBadSample.RAISE, seed))
+
+    def _write(self, record: BadSampleRecord) -> None:
+        path = self._options.bad_samples_file
+        if path is None:
+            return
+        with open(path, "a") as lines:
+            lines.write(json.dumps(record.as_dict()) + "\n")
+        if not self._dataset_saved:
+            self._dataset_saved = True
+            save_dataset(self._dataset, path)
 
     def _check_limit(self, epoch: int, samples: int | None) -> None:
         limit = self._options.max_bad_samples
@@ -60,6 +101,19 @@ class BadSampleDesk:
             raise TooManyBadSamples(
                 f"{count} bad samples in epoch {epoch}, and max_bad_samples={limit} allows {allowed}; the last ones:\n{lines}"
             )
+
+
+def save_dataset(dataset: Any, path: str) -> None:
+    """Beside the list, so that `antifreeze replay` needs nothing else; where that cannot be, it will ask for the data set."""
+    try:
+        import cloudpickle  # type: ignore[import-untyped]
+
+        content = cloudpickle.dumps(dataset)
+    except Exception:
+        return
+    if len(content) <= _LARGEST_SAVED_DATASET:
+        with open(path + DATASET_SUFFIX, "wb") as file:
+            file.write(content)
 
 
 def replacement(seed: int, position: int, attempt: int, samples: int) -> int:

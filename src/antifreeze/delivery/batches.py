@@ -23,8 +23,10 @@ def build(batch: Batch, layouts: dict[int, RowLayout], ring: Ring) -> tuple[Any,
     size = layout.offsets(batch.rows)[-1]
     owner = ring.lend(batch.slot, size)
     columns = layout.columns(owner[:size].copy() if crowded else owner, batch.rows)
+    if batch.short_by:
+        columns = [column[: batch.rows - batch.short_by] for column in columns]
     if batch.bad_rows:
-        good = [row for row in range(batch.rows) if row not in batch.bad_rows]
+        good = [row for row in range(batch.rows - batch.short_by) if row not in batch.bad_rows]
         columns = [column[good] for column in columns]
     elif batch.rows_loaded < batch.rows:  # the last batch of a stream
         columns = [column[: batch.rows_loaded] for column in columns]

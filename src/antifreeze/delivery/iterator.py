@@ -24,7 +24,7 @@ from antifreeze.delivery.ledger import Ledger, LoopClock
 from antifreeze.delivery.local_pool import LocalPool
 from antifreeze.delivery.position import Cursor, MapDelivered, fingerprint, length_of
 from antifreeze.options import OnBadSample, Options
-from antifreeze.plan.map_plan import MapPlan, PlannedBatch
+from antifreeze.plan.map_plan import MapPlan, PlannedBatch, Quarantine
 from antifreeze.plan.stream_plan import StreamPlan, StreamPosition, StreamProgress
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.observe import available_memory_bytes
@@ -43,6 +43,7 @@ from antifreeze.torch_private import (
 )
 from antifreeze.worker.fetch import FetchConfig, fetches_many
 from antifreeze.worker.main import WorkerSpec
+from antifreeze.worker.seeding import sample_seed
 
 LOOK_AHEAD = 64
 _REPLACEMENTS = 8
@@ -57,6 +58,7 @@ class InFlight:
     planned: PlannedBatch | None
     stream: int | None
     attempts: dict[int, int] = field(default_factory=dict)
+    moved_up: int = 0  # samples at its end that went to earlier batches
 
 
 class LoaderIterator(BaseIterator):  # type: ignore[misc]
@@ -83,7 +85,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._tickets = 0
         self._ledger: Ledger = loader._ledger
         self._clock = LoopClock(self._ledger.timing)
-        self._desk = BadSampleDesk(self._options, self._ledger.bad_samples)
+        self._desk = BadSampleDesk(self._options, self._ledger.bad_samples, self._dataset)
         self._limit = _limit(self._options)
         self._splits = self._map and self._collate_fn is default_collate and self._auto_collation and not fetches_many(self._dataset)
         self._static = False
@@ -162,14 +164,23 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._submit()
 
     def _begin_map(self, resume: dict[str, Any] | None) -> None:
-        self._plan = MapPlan(self._index_sampler, self._auto_collation, self._loader_generator)
+        self._plan = MapPlan(self._index_sampler, self._auto_collation, self._loader_generator, self._quarantine())
         self.cursor.plan = self._plan
         self.cursor.delivered = MapDelivered()
+        self._moved_up_before = 0
         if resume:
             self.cursor.delivered = MapDelivered.from_dict(resume["delivered"])
             self._plan.resume(self.cursor.delivered.position, resume["randomness"], resume["beginning"], self.cursor.delivered.spares)
+            self._moved_up_before = self.cursor.delivered.moved_up
         elif not self._num_workers:
             self._plan.adopt(self._sampler_iter)
+
+    def _quarantine(self) -> Quarantine | None:
+        if not self._options.quarantined:
+            return None
+        # under DDP a listed sample is replaced, so that every rank keeps its number of batches
+        samples = length_of(self._dataset) if self._world_size > 1 else None
+        return Quarantine(self._options.quarantined, samples)
 
     def _begin_streams(self, resume: dict[str, Any] | None) -> None:
         if resume:
@@ -234,6 +245,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             return
         if planned is None:
             self._finished = True
+            for _ in range(self._moved_up_before):
+                self._take_last(None)
+            self._moved_up_before = 0
         elif planned.number not in self.cursor.delivered.beyond:
             self._planned.append(planned)
 
@@ -292,6 +306,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         try:
             while True:
                 flight, batch = self._next_resolved()
+                if flight.moved_up and batch.phase is not Phase.FAILED and not self._shorten(flight, batch):
+                    continue
                 if batch.phase is not Phase.HOLED or self._repair(flight, batch):
                     break
             data, size = self._deliver(flight, batch)
@@ -303,7 +319,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _count(self, batch: Batch, size_bytes: int) -> None:
         ledger = self._ledger
         ledger.timing.batches += 1
-        ledger.timing.samples += batch.rows - len(batch.bad_rows) if self._map else batch.rows_loaded
+        ledger.timing.samples += batch.rows - batch.short_by - len(batch.bad_rows) if self._map else batch.rows_loaded
         ledger.timing.delivered_bytes += size_bytes
         if ledger.timing.batches % _LOOK_AT_MEMORY_EVERY == 1:
             ledger.most_in_flight_bytes = max(ledger.most_in_flight_bytes, self._ring.used_bytes())
@@ -351,6 +367,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         try:
             if batch.phase is Phase.FAILED:
                 self.pool.ring.give_back(batch.slot)
+                self._note_raised(flight, batch)
                 raise exception_of(batch.first_error())
             if self._splits and batch.parcel_bytes is not None:
                 self._remember_no_rows()
@@ -364,6 +381,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             if self._num_workers:
                 self._plan_ahead()
                 self._submit()
+
+    def _note_raised(self, flight: InFlight, batch: Batch) -> None:
+        if flight.planned is not None:
+            row = min(batch.errors)
+            seed = sample_seed(self._base_seed, self.cursor.epoch, flight.planned.position + row)
+            failure = failure_of(batch.errors[row])
+            self._desk.note_raised(failure, epoch=self._ledger.timing.epochs, batch=flight.planned.number, seed=seed)
 
     def _remember_no_rows(self) -> None:
         self._whole_only = True
@@ -397,7 +421,12 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             failure = failure_of(batch.bad_rows[row])
             index = content.indices[row] if isinstance(content.indices, list) else content.indices
             choice = self._desk.decide(
-                failure, index, epoch=self._ledger.timing.epochs, batch=flight.planned.number, samples=length_of(self._dataset)
+                failure,
+                index,
+                epoch=self._ledger.timing.epochs,
+                batch=flight.planned.number,
+                seed=sample_seed(self._base_seed, self.cursor.epoch, content.position + row),
+                samples=length_of(self._dataset),
             )
             if choice is OnBadSample.RAISE:
                 batch.errors[row] = batch.bad_rows[row]
@@ -437,11 +466,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _other_sample(self, flight: InFlight, choice: OnBadSample, position: int, row: int) -> Any:
         """The index that takes the place of a bad one; None leaves the batch short."""
         if choice is OnBadSample.SKIP and self._world_size == 1:
-            spare = self._plan.draw_spare() if self._options.keep_batches_full else None
-            if spare is None:
-                return None
-            self.cursor.delivered = self.cursor.delivered.with_spare(spare[1])
-            return spare[0]
+            return self._next_spare(flight) if self._options.keep_batches_full and self._plan.composes else None
         if choice is OnBadSample.SKIP and not self._options.keep_batches_full:
             return None
         # under DDP nothing moves up, so that every rank keeps its number of batches
@@ -450,6 +475,50 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if samples is None or attempt >= _REPLACEMENTS:
             return None
         return replacement(self._base_seed, position, attempt, samples)
+
+    def _next_spare(self, flight: InFlight) -> Any:
+        """The sample that moves up: the next of the order, or, with the end of the order in sight, the last of the last batch."""
+        spare = None if self._finished else self._plan.draw_spare()
+        if spare is not None:
+            self.cursor.delivered = self.cursor.delivered.with_spare(spare[1])
+            return spare[0]
+        self._finished = True
+        index = self._take_last(flight)
+        if index is not None:
+            self.cursor.delivered = self.cursor.delivered.with_moved_up(1)
+        return index
+
+    def _take_last(self, but: InFlight | None) -> Any:
+        while self._planned and isinstance(self._planned[-1], PlannedBatch):
+            indices = self._planned[-1].indices
+            if indices:
+                return indices.pop()
+            self._planned.pop()
+        for flight in reversed(self._in_flight.values()):
+            if flight is but or flight.planned is None:
+                return None
+            indices = flight.planned.indices
+            if flight.moved_up < len(indices):
+                flight.moved_up += 1
+                return indices[-flight.moved_up]
+        return None
+
+    def _shorten(self, flight: InFlight, batch: Batch) -> bool:
+        """A last batch whose samples moved up: whether what is left of it can be delivered now."""
+        left = batch.rows - flight.moved_up
+        if left <= 0 or self._drop_last:
+            return self._skip_empty(batch)
+        content = self.pool.contents[batch.number]
+        for row in range(left, batch.rows):
+            batch.bad_rows.pop(row, None)
+        if batch.parcel_bytes is not None or batch.layout is None or batch.must_reload:
+            flight.moved_up = 0
+            self.pool.reload(batch.number, content.indices[:left])
+            return False
+        batch.short_by, flight.moved_up = flight.moved_up, 0
+        if batch.phase is Phase.HOLED and not batch.bad_rows:
+            batch.phase = Phase.READY
+        return batch.phase is not Phase.HOLED
 
     def state_dict(self) -> dict[str, Any]:
         return self.cursor.state(self._loader_generator)

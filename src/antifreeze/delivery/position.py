@@ -20,11 +20,13 @@ _BEGINNING = MapPosition(0, 0, None)
 
 @dataclass(frozen=True)
 class MapDelivered:
-    """All batches up to `position`, those `beyond` it that came early (in_order=False), and the samples that moved up."""
+    """All batches up to `position`, those `beyond` it that came early (in_order=False), and the samples that moved up:
+    `spares` by their position in the order, `moved_up` counted from its end."""
 
     position: MapPosition = _BEGINNING
     beyond: frozenset[int] = frozenset()
     spares: frozenset[int] = frozenset()
+    moved_up: int = 0
     _after: tuple[tuple[int, MapPosition], ...] = ()
 
     def add(self, planned: PlannedBatch) -> MapDelivered:
@@ -35,13 +37,17 @@ class MapDelivered:
         while position.batches in waiting:
             beyond.discard(position.batches)
             position = waiting.pop(position.batches)
-        return MapDelivered(position, frozenset(beyond), self.spares, tuple(waiting.items()))
+        return replace(self, position=position, beyond=frozenset(beyond), _after=tuple(waiting.items()))
 
     def with_spare(self, position: int) -> MapDelivered:
         return replace(self, spares=self.spares | {position})
 
+    def with_moved_up(self, count: int) -> MapDelivered:
+        return replace(self, moved_up=self.moved_up + count)
+
     def as_dict(self) -> dict[str, Any]:
         return {
+            "moved_up": self.moved_up,
             "batches": self.position.batches,
             "samples": self.position.samples,
             "sampler_state": self.position.sampler_state,
@@ -52,7 +58,7 @@ class MapDelivered:
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> MapDelivered:
         position = MapPosition(saved["batches"], saved["samples"], saved["sampler_state"])
-        return cls(position, frozenset(saved["beyond"]), frozenset(saved["spares"]))
+        return cls(position, frozenset(saved["beyond"]), frozenset(saved["spares"]), saved["moved_up"])
 
 
 @dataclass

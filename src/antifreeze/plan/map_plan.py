@@ -5,13 +5,14 @@
 1. The sampler is advanced by `draw()` alone, one batch at a time, never further.
 2. A resumed plan draws the same order again from the random state of the epoch's start and passes over what was delivered;
    a sampler with state_dict()/load_state_dict() is asked instead. An order that begins otherwise than the first time is refused.
-3. `draw_spare` takes the next sample of the order for a batch that lost one; later batches begin after it.
+3. `draw_spare` takes the next sample of the order for a batch that lost one; later batches begin after it. (`composes`: where the
+   loader itself makes the batches.)
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -47,13 +48,42 @@ class MapPosition:
     sampler_state: Any
 
 
+@dataclass(frozen=True)
+class Quarantine:
+    """Samples (by the repr of their index) that are left out, or, where `samples` is told, give way to another one."""
+
+    listed: frozenset[str]
+    samples: int | None = None
+
+    def filter(self, indices: Iterable[Any]) -> Iterator[Any]:
+        for index in indices:
+            if repr(index) not in self.listed:
+                yield index
+            elif self.samples:
+                yield self._other(index)
+
+    def filter_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            kept = list(self.filter(batch))
+            if kept:
+                yield kept
+
+    def _other(self, index: Any) -> int:
+        assert self.samples is not None
+        first = zlib.crc32(repr(index).encode())
+        return next((first + step) % self.samples for step in range(self.samples) if repr((first + step) % self.samples) not in self.listed)
+
+
 class MapPlan:
-    def __init__(self, index_sampler: Any, auto_collation: bool, generator: torch.Generator | None) -> None:
+    def __init__(
+        self, index_sampler: Any, auto_collation: bool, generator: torch.Generator | None, quarantine: Quarantine | None = None
+    ) -> None:
         self._index_sampler = index_sampler
         self._auto_collation = auto_collation
+        self._quarantine = quarantine
         self._generator = generator
-        self._composes = auto_collation and type(index_sampler) is BatchSampler
-        self._source = index_sampler.sampler if self._composes else index_sampler
+        self.composes = auto_collation and type(index_sampler) is BatchSampler
+        self._source = index_sampler.sampler if self.composes else index_sampler
         self._iterator: Iterator[Any] | None = None
         self._adopted: Iterator[Any] | None = None
         self._spares: frozenset[int] = frozenset()
@@ -73,7 +103,7 @@ class MapPlan:
 
     def adopt(self, iterator: Iterator[Any]) -> None:
         """Before the first draw: torch's iterator has asked the sampler for this one already."""
-        if not self._composes:
+        if not self.composes:
             self._adopted = iterator
 
     def draw(self) -> PlannedBatch | None:
@@ -96,7 +126,7 @@ class MapPlan:
 
     def draw_spare(self) -> tuple[Any, int] | None:
         """(index, position) of the next sample, where this plan makes the batches itself."""
-        if not self._composes or self._iterator is None:
+        if not self.composes or self._iterator is None:
             return None
         index = next(self._iterator, _END)
         if index is _END:
@@ -121,31 +151,34 @@ class MapPlan:
         return as_it_was(self.randomness, self._generator)
 
     def _next_indices(self, iterator: Iterator[Any]) -> Any:
-        if not self._composes:
+        if not self.composes:
             return next(iterator, _END)
         size, drop_last = self._index_sampler.batch_size, self._index_sampler.drop_last
         batch = list(islice(iterator, size))
         return _END if not batch or (drop_last and len(batch) < size) else batch
 
     def _begin(self) -> Any:
-        if self.position.sampler_state is not None and hasattr(self._source, "load_state_dict"):
-            self._source.load_state_dict(self.position.sampler_state)
-            return iter(self._source)
+        saved = self.position.sampler_state
+        if saved is not None and hasattr(self._source, "load_state_dict"):
+            self._source.load_state_dict(saved)
         iterator: Any = iter(self._source) if self._adopted is None else self._adopted
-        if self.position.sampler_state is not None:
-            iterator.load_state_dict(self.position.sampler_state)
-            return iterator
-        self._pass_over(iterator)
+        if saved is not None and not hasattr(self._source, "load_state_dict"):
+            iterator.load_state_dict(saved)
+        if self._quarantine is not None:
+            whole_batches = self._auto_collation and not self.composes
+            iterator = self._quarantine.filter_batches(iterator) if whole_batches else self._quarantine.filter(iterator)
+        if saved is None:
+            self._pass_over(iterator)
         return iterator
 
     def _pass_over(self, iterator: Iterator[Any]) -> None:
         """What was delivered before; in passing, whether the order is the one it was."""
         if not self.position.batches:
             return
-        passed = self.position.samples if self._composes else self.position.batches
-        first = list(islice(iterator, min(passed, self._index_sampler.batch_size) if self._composes else 1))
-        indices = first if self._composes else [list(index) if self._auto_collation else index for index in first]
-        if _check_sum([indices] if self._composes else indices) != self.beginning:
+        passed = self.position.samples if self.composes else self.position.batches
+        first = list(islice(iterator, min(passed, self._index_sampler.batch_size) if self.composes else 1))
+        indices = first if self.composes else [list(index) if self._auto_collation else index for index in first]
+        if _check_sum([indices] if self.composes else indices) != self.beginning:
             raise StateMismatch(
                 f"the sampler {type(self._source).__name__} gives another order than when the state was taken, so it cannot be resumed;\n"
                 "  what to do: give the loader a generator=, seed the sampler by itself, or give it state_dict() and load_state_dict()"

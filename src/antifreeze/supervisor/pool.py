@@ -42,7 +42,7 @@ from antifreeze.options import Options
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor import telling
-from antifreeze.supervisor.observe import oom_kills
+from antifreeze.supervisor.observe import oom_kills, private_bytes
 from antifreeze.supervisor.policy import RestartBudget, stall_intervals_s
 from antifreeze.supervisor.process import Exit, WorkerProcess, end_all
 from antifreeze.supervisor.state import (
@@ -66,6 +66,7 @@ from antifreeze.worker.journal import Entry, Journal, Stage
 from antifreeze.worker.main import WorkerSpec
 
 TICK_S = 0.25
+UNKILLABLE_S = 5.0
 _numbers = itertools.count()
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
@@ -92,6 +93,8 @@ class Pool:
         self._poll = select.epoll()
         self._by_descriptor: dict[int, int] = {}
         self._blame: dict[int, WorkerGone] = {}
+        self._killed_at: dict[int, float] = {}
+        self._recycling: set[int] = set()
         self._began_s = time.monotonic()
         self._oom_kills = oom_kills()
         self._abandoned: list[WorkerProcess] = []
@@ -351,6 +354,7 @@ class Pool:
             if stream is not None:
                 self._stream_advanced(stream, batch_number, event.rows)
         self._perform(self.state.handle(event))
+        self._recycle_if_due(event.worker)
 
     def _stream_advanced(self, stream: int, batch: int, rows: int) -> None:
         start = self.streams[stream]
@@ -370,19 +374,60 @@ class Pool:
         assert worker is not None
         entry = self._journal.row(number).read()
         end = worker.reap()
-        for descriptor in (worker.channel.fileno(), worker.pidfd):
-            self._poll.unregister(descriptor)
-            self._by_descriptor.pop(descriptor, None)
+        self._forget_descriptors(worker)
         worker.let_go()
         self._workers[number] = None
         gone = self._blame.pop(number, None) or self._suspect(number, entry, end)
         self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {self._explain(end)}")
-        self.costs.restarts += 1
-        if not self._budget.spend(time.monotonic()):
-            self._give_up(number)
+        self._replace(number, gone)
+
+    def _replace(self, number: int, gone: WorkerGone) -> None:
+        """Another worker in the place of one that is no more."""
+        self._killed_at.pop(number, None)
+        if number in self._recycling:
+            self._recycling.discard(number)
+        else:
+            self.costs.restarts += 1
+            if not self._budget.spend(time.monotonic()):
+                self._give_up(number)
         self._perform(self.state.handle(gone))
         self._start_worker(number)
         self._perform(self.state.handle(WorkerBack(number)))
+
+    def _forget_descriptors(self, worker: WorkerProcess) -> None:
+        for descriptor in (worker.channel.fileno(), worker.pidfd):
+            self._poll.unregister(descriptor)
+            self._by_descriptor.pop(descriptor, None)
+
+    def _kill(self, number: int, worker: WorkerProcess) -> None:
+        self._killed_at.setdefault(number, time.monotonic())
+        worker.kill()
+
+    def _abandon(self, number: int, worker: WorkerProcess) -> None:
+        """SIGKILL did not end it (the kernel waits for a device): it is left behind, and what it may still write to is never used again."""
+        self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) cannot be ended and is left behind")
+        self._forget_descriptors(worker)
+        self._workers[number] = None
+        self._abandoned.append(worker)
+        for batch in {task.batch for task in self.state.workers[number].queue}:
+            moved = self.state.batches[batch]
+            self.ring.abandon(moved.slot)
+            moved.slot, moved.must_reload = self.ring.take(), True
+        self._replace(number, self._blame.pop(number, WorkerGone(number)))
+
+    def _recycle_if_due(self, number: int) -> None:
+        """Between two tasks: a worker that has done its share, or grown too large, makes room for a fresh one."""
+        worker = self._workers[number]
+        samples, size = self.options.recycle_after_samples, self.options.recycle_after_bytes
+        if worker is None or number in self._recycling or (samples is None and size is None):
+            return
+        due = samples is not None and self._journal.row(number).read().samples >= samples
+        if due or (size is not None and private_bytes(worker.pid) >= size):
+            self._recycling.add(number)
+            self._blame[number] = WorkerGone(number)
+            self.state.workers[number].live = False
+            self._take_back(number)
+            worker.ask_to_end()
 
     def _suspect(self, number: int, entry: Entry, end: Exit) -> WorkerGone:
         """Who was at it when the worker ended by itself."""
@@ -397,15 +442,19 @@ class Pool:
         for number, worker in enumerate(self._workers):
             if worker is None:
                 continue
+            if number in self._killed_at:
+                if now_s - self._killed_at[number] > UNKILLABLE_S:
+                    self._abandon(number, worker)
+                continue
             look = self._watch.look(number, now_s)
             queue = self.state.workers[number].queue
             if (queue or look.entry.stage is Stage.STARTING) and self._watch.stopped(worker, look, now_s):
                 self._tell(Happening.DEADLINE, f"worker {number} (pid {worker.pid}) was stopped by a signal and is replaced")
                 self._blame[number] = WorkerGone(number)
-                worker.kill()
+                self._kill(number, worker)
                 continue
             samples = queue[0].rows if queue and (self._whole_batch_calls or look.entry.stage in (Stage.COLLATE, Stage.WRITE)) else 1
-            if self._watch.overdue(look, now_s, self.options.sample_timeout_s, samples) and number not in self._blame:
+            if self._watch.overdue(look, now_s, self.options.sample_timeout_s, samples):
                 self._end_overdue(number, worker, look, now_s - look.since_s)
 
     def _end_overdue(self, number: int, worker: WorkerProcess, look: Look, stuck_s: float) -> None:
@@ -418,7 +467,7 @@ class Pool:
             failure = telling.sample_overdue(number, worker, entry, whole, stuck_s, self.options.sample_timeout_s)
             self._tell(Happening.DEADLINE, failure.message)
             self._blame[number] = WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, final=True)
-        worker.kill()
+        self._kill(number, worker)
 
     def _give_up(self, number: int) -> None:
         self._tell(Happening.GAVE_UP, f"after {self._budget.allowed} restarts")

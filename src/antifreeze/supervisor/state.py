@@ -64,6 +64,7 @@ class Batch:
     errors: dict[int, Any] = field(default_factory=dict)
     strikes: dict[int, int] = field(default_factory=dict)
     discarded: bool = False
+    short_by: int = 0  # rows at its end that went to earlier batches
     must_reload: bool = False  # its good rows are not all in the slot
 
     def first_error(self) -> Any:

@@ -122,14 +122,14 @@ class SampleSeeds:
         self.begin_epoch(base_seed, epoch)
 
     def begin_epoch(self, base_seed: int, epoch: int) -> None:
-        self._key = mix((base_seed & _MASK) ^ mix(epoch + 1))
+        self._key = _key(base_seed, epoch)
 
     def leave_to_user(self, generators: Sequence[Generator]) -> None:
         self._unused = [generator for generator in self._unused if generator not in generators]
 
     def seed_of(self, position: int) -> int:
         """What every generator is seeded with before the sample at `position`."""
-        return mix((self._key + position * _GOLDEN) & _MASK)
+        return _seed_at(self._key, position)
 
     def for_each(self, position: int, count: int, fetch: Callable[[int], None]) -> None:
         """Calls fetch(0) … fetch(count - 1), the sample at position + k seeded before fetch(k)."""
@@ -192,6 +192,19 @@ class KeptState:
             for generator, mark, state in saved:
                 if generator.moved_since(mark):
                     generator.restore(state)
+
+
+def sample_seed(base_seed: int, epoch: int, position: int) -> int:
+    """What the generators are seeded with before a sample: to run it again by itself."""
+    return _seed_at(_key(base_seed, epoch), position)
+
+
+def _key(base_seed: int, epoch: int) -> int:
+    return mix((base_seed & _MASK) ^ mix(epoch + 1))
+
+
+def _seed_at(key: int, position: int) -> int:
+    return mix((key + position * _GOLDEN) & _MASK)
 
 
 def mix(value: int) -> int:

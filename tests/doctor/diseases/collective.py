@@ -4,13 +4,13 @@
 """
 
 import os
+import subprocess
 import sys
 import tempfile
 import time
 
 import torch
 import torch.distributed
-import torch.multiprocessing
 from patient import ready
 from torch.utils.data import DataLoader, Dataset
 
@@ -33,7 +33,6 @@ class Shard(Dataset):
 
 
 def train(rank, store):
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     for step, batch in enumerate(DataLoader(Shard(rank), batch_size=4, num_workers=1)):
         if ALONE and rank == 1 and step == 150:
@@ -43,5 +42,11 @@ def train(rank, store):
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(train, (os.path.join(folder, "store"),), nprocs=2)
+    if "RANK" in os.environ:
+        train(int(os.environ["RANK"]), os.environ["STORE"])
+    else:  # as torchrun does: one process per rank, its number in the environment
+        with tempfile.TemporaryDirectory() as folder:
+            store = os.path.join(folder, "store")
+            ranks = [subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "RANK": rank, "STORE": store}) for rank in "01"]
+            for rank in ranks:
+                rank.wait()

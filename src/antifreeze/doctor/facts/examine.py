@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from antifreeze.doctor.errors import PatientEnded
 from antifreeze.doctor.facts.descriptors import count_descriptors, filesystem_of, is_remote, read_descriptors, read_mounts, read_stderr_tail
@@ -40,32 +40,26 @@ MOST_SOURCES = 50
 LARGEST_SOURCE = 1 << 20
 
 
+@dataclass(frozen=True)
 class Visit:
     """A patient, and the first look at it; every later look is compared with that one."""
 
-    def __init__(self, pid: int) -> None:
-        """Raises a PatientError where it cannot be examined."""
-        self.started_s = time.monotonic()
-        self.asked = pid
-        self.left_behind = [] if pid <= 0 or is_alive(pid) else orphans_of(pid)
-        if not self.left_behind:
-            check_patient(pid)
-        self.root = pid if self.left_behind else find_root(pid)
-        self.py_spy = find_py_spy()
-        self.first = look(self._pids(), self.py_spy, fair_memory=False)
+    asked: int
+    root: int
+    left_behind: tuple[int, ...]
+    """Workers of a process that is gone."""
+    py_spy: str | None
+    first: Look
 
     def __repr__(self) -> str:
-        return f"<Visit of process {self.root}: {len(self.first.processes)} processes, first seen {time.monotonic() - self.started_s:.1f} s ago>"
-
-    def _pids(self) -> list[int]:
-        return self.left_behind or below(self.root, parents())
+        return f"<Visit of process {self.root}: {len(self.first.processes)} processes>"
 
     def examine(self, window_s: float) -> Examination:
         """Waits until `window_s` after the first look, and looks again."""
         time.sleep(max(0.0, window_s - (time.monotonic() - self.first.at_s)))
-        found = self._compare(look(self._pids(), self.py_spy, fair_memory=True))
+        found = self._compare(look(_pids(self.root, self.left_behind), self.py_spy, fair_memory=True))
         if not is_alive(self.root) and not self.left_behind:
-            raise PatientEnded(f"process {self.root} ended while it was examined, after {time.monotonic() - self.started_s:.1f} s")
+            raise PatientEnded(f"process {self.root} ended while it was examined, after {time.monotonic() - self.first.at_s:.1f} s")
         return found
 
     def _compare(self, last: Look) -> Examination:
@@ -90,8 +84,22 @@ class Visit:
         )
 
 
+def begin_visit(pid: int) -> Visit:
+    """Raises a PatientError where the process cannot be examined."""
+    left_behind = () if pid <= 0 or is_alive(pid) else tuple(orphans_of(pid))
+    if not left_behind:
+        check_patient(pid)
+    root = pid if left_behind else find_root(pid)
+    py_spy = find_py_spy()
+    return Visit(pid, root, left_behind, py_spy, look(_pids(root, left_behind), py_spy, fair_memory=False))
+
+
 def examine(pid: int, window_s: float = 3.0) -> Examination:
-    return Visit(pid).examine(window_s)
+    return begin_visit(pid).examine(window_s)
+
+
+def _pids(root: int, left_behind: tuple[int, ...]) -> list[int]:
+    return list(left_behind) or below(root, parents())
 
 
 def _join(first: Look, last: Look) -> tuple[Process, ...]:

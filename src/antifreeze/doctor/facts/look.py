@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from antifreeze.doctor.facts.journal import read_journal
 from antifreeze.doctor.facts.machine import CgroupPlace, CpuCounters, MachineCounters, find_cgroup, read_cpu_counters, read_machine_counters
 from antifreeze.doctor.facts.model import Frame, ProcessSample
 from antifreeze.doctor.facts.proc import Stat, Status, looks_like_python, read_fair_memory, read_stat, read_status
@@ -53,7 +54,7 @@ def _look_at_process(pid: int, fair_memory: bool) -> SeenProcess | None:
     fair = read_fair_memory(pid) if fair_memory and memory.rss < LARGEST_WALKED else None
     if fair is not None:
         memory = replace(memory, pss=fair[0], private=fair[1])
-    sample = ProcessSample(stat.state, stat.cpu_s, time.monotonic(), stat.major_faults, memory)
+    sample = ProcessSample(stat.state, stat.cpu_s, time.monotonic(), stat.major_faults, memory, read_journal(pid))
     return SeenProcess(stat, status, sample, looks_like_python(pid), look_at_threads(pid))
 
 

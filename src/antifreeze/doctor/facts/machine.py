@@ -97,7 +97,7 @@ def place_cgroup(text: str, root: str = CGROUP_ROOT) -> CgroupPlace:
             paths[controller] = path
     if "memory" in paths or "cpu" in paths:
         folders = {name: _existing(f"{root}/{name}", paths.get(name, "/")) for name in ("cpu", "memory", "freezer")}
-        name = max((paths.get("cpu", "/"), paths.get("memory", "/")), key=len)
+        name = next((paths[controller] for controller in ("cpu", "memory") if paths.get(controller, "/") != "/"), "/")
         return CgroupPlace(name, folders["cpu"], folders["memory"], folders["freezer"], version=1)
     folder = _existing(root, paths.get("", "/"))
     return CgroupPlace(paths.get("", "/"), folder, folder, folder, version=2)

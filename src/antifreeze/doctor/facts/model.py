@@ -131,12 +131,26 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class JournalEntry:
+    """What an antifreeze worker last wrote about itself."""
+
+    worker: int
+    stage: str
+    batch: int
+    sample: str
+    since_s: float | None = None
+    samples: int = 0
+    """How many it has loaded so far."""
+
+
+@dataclass(frozen=True)
 class ProcessSample:
     state: str
     cpu_s: float
     at_s: float = 0.0
     major_faults: int = 0
     memory: Memory | None = None
+    journal: JournalEntry | None = None
 
 
 @dataclass(frozen=True)
@@ -145,17 +159,6 @@ class ShmSpace:
 
     total: int
     free: int
-
-
-@dataclass(frozen=True)
-class JournalRow:
-    """What an antifreeze worker last wrote about itself."""
-
-    worker: int
-    state: str
-    batch: int | None = None
-    sample: str | None = None
-    since_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,6 @@ class Process:
     cgroup: str = ""
     shm: ShmSpace | None = None
     stderr_tail: str = ""
-    journal: JournalRow | None = None
     first: ProcessSample | None = None
     last: ProcessSample | None = None
     threads: tuple[Thread, ...] = ()
@@ -209,7 +211,8 @@ class Process:
     @property
     def delayed_share(self) -> float:
         """Of the thread that waited longest for a free core."""
-        return max((thread.delayed_s for thread in self.threads), default=0.0) / self.window_s if self.window_s > 0 else 0.0
+        longest_s = max((thread.delayed_s for thread in self.threads), default=0.0)
+        return min(1.0, longest_s / self.window_s) if self.window_s > 0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from antifreeze.doctor.findings import rules_machine as machine
 from antifreeze.doctor.findings import rules_reads as reads
 from antifreeze.doctor.findings import rules_sample as sample
 from antifreeze.doctor.findings import rules_transport as transport
-from antifreeze.doctor.findings.case import Case, build_case
+from antifreeze.doctor.findings.case import Case
+from antifreeze.doctor.findings.cast import build_case
 from antifreeze.doctor.findings.model import Diagnosis, Finding, Severity
 
 Rule = Callable[[Case], Iterator[Finding]]
@@ -53,11 +54,10 @@ CAUSES: tuple[Rule, ...] = (
     loop.loop_in_collective,
     loop.loop_is_slow,
     machine.too_many_workers,
-    machine.machine_overloaded,
 )
 """In the order in which they explain each other: a full /dev/shm explains a lost result, and not the other way round."""
 
-RISKS: tuple[Rule, ...] = (machine.memory_nearly_full, machine.inherited_handles)
+RISKS: tuple[Rule, ...] = (machine.machine_overloaded, machine.memory_nearly_full, machine.inherited_handles)
 """Worth knowing, but not what stops the program now."""
 
 STATES: tuple[Rule, ...] = (loop.slow_start, loop.slow_but_progressing, loop.healthy, loop.no_loader, loop.unclear)
@@ -68,6 +68,9 @@ EXPLAINS = {
     "descriptors-exhausted": ("result-lost",),
     "gil-held": ("loop-is-slow", "loop-blocked"),
     "frozen-cgroup": ("stopped",),
+    "out-of-memory-kill": ("loop-blocked", "loop-is-slow"),
+    "worker-dead": ("loop-blocked",),
+    "cpu-throttled": ("too-many-workers",),
 }
 """A consequence is not said beside its cause."""
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 from antifreeze.doctor.facts.model import Frame
 
 Frames = tuple[Frame, ...]
-NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "<string>", "/antifreeze/src/antifreeze/")
+NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "<string>", "/src/antifreeze/")
 
 WORKER_LOOP = ("_worker_loop", "torch/utils/data/_utils/worker.py")
 FETCH = ("fetch", "torch/utils/data/_utils/fetch.py")
 LOADER = "torch/utils/data/dataloader.py"
 PIN_LOOP = ("_pin_memory_loop", "torch/utils/data/_utils/pin_memory.py")
 QUEUES = "multiprocessing/queues.py"
+OUR_WORKER = ("run_worker", "antifreeze/worker/main.py")
+OUR_POOL, OUR_INLINE, OUR_PROCESSES = (
+    "antifreeze/supervisor/pool.py",
+    "antifreeze/delivery/local_pool.py",
+    "antifreeze/supervisor/process.py",
+)
 
 
 def is_users(frame: Frame) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antifreeze.doctor.facts.model import Cgroup, Process, Thread
+from antifreeze.doctor.facts.model import Cgroup, Process
 from antifreeze.doctor.findings.case import Case, LoaderCase, Loop
 from antifreeze.doctor.findings.frames import place, short
 from antifreeze.doctor.findings.model import Confidence, Finding, Severity, finding
@@ -77,16 +77,14 @@ def _death_evidence(loader: LoaderCase) -> Iterator[str]:
         yield f"process {process.pid} is dead ({exit_text(process.exit_status)}) and was not reaped"
     if loader.loop is Loop.WAITING and loader.wait.kind is WaitKind.PIPE and loader.wait.call == "read":
         yield "the loop is inside read() on the result pipe: half a batch is in there, and the other half died with its worker"
-    silenced = [
-        worker.name for worker in loader.workers if any(_waits_for_queue_lock(worker.process, each) for each in worker.process.threads)
-    ]
+    silenced = [worker.name for worker in loader.workers if _waits_for_queue_lock(worker.process)]
     if silenced:
         yield f"{listed(silenced)} cannot send: the lock of the queue went with the dead worker"
 
 
-def _waits_for_queue_lock(process: Process, thread: Thread) -> bool:
-    frames = thread.last.frames if thread.last else ()
-    return bool(frames) and frames[0].name == "_feed" and wait_of(process, thread).kind is WaitKind.SHARED_LOCK
+def _waits_for_queue_lock(process: Process) -> bool:
+    feeders = [thread for thread in process.threads if thread.last and thread.last.frames and thread.last.frames[0].name == "_feed"]
+    return any(wait_of(process, thread).kind is WaitKind.SHARED_LOCK for thread in feeders)
 
 
 def out_of_memory(case: Case) -> Iterator[Finding]:
@@ -98,7 +96,7 @@ def out_of_memory(case: Case) -> Iterator[Finding]:
         cgroup = cgroup_of(loader.process, case)
         yield finding(
             "out-of-memory-kill",
-            f"the kernel killed a worker{f' (pid {pid})' if pid else ''} because memory ran out, and {loader.name} {loader.loop.value} without it",
+            f"memory ran out: the kernel killed a worker{f' (pid {pid})' if pid else ''}, and {loader.name} {loader.loop.value} without it",
             evidence=[
                 text,
                 _memory_line(cgroup) if cgroup else None,
@@ -106,7 +104,7 @@ def out_of_memory(case: Case) -> Iterator[Finding]:
                 loop_line(loader),
             ],
             advice=[
-                "fewer workers, smaller prefetch_factor or batch; lists and dicts of Python objects grow in every worker (use numpy, Arrow)",
+                "fewer workers, smaller prefetch_factor or batch; lists and dicts of objects grow in every worker (use numpy, Arrow)",
                 "give the container more memory (`docker run -m`, Kubernetes resources.limits.memory, Slurm --mem)",
                 "antifreeze.DataLoader(…, memory_budget='4GiB') keeps what is loaded ahead inside a limit",
             ],

@@ -20,11 +20,10 @@ def gil_held(case: Case) -> Iterator[Finding]:
             continue
         worker = next((each for each in case.workers if each.process.pid == process.pid), None)
         where = place(above(thread.last.frames, "_bootstrap", "threading.py"))
-        at = f", at {short(where)}" if where else ""
+        who, at = worker.name if worker else f"process {process.pid}", f", at {short(where)}" if where else ""
         yield finding(
             "gil-held",
-            f"thread {thread.python_name!r} of {worker.name if worker else f'process {process.pid}'} sleeps in native code and keeps the GIL, "
-            f"so that no other Python thread there can run{at}",
+            f"thread {thread.python_name!r} of {who} sleeps in native code and keeps the GIL: no other Python thread there can run{at}",
             evidence=[
                 "it owns the GIL in both looks and did not run once between them",
                 f"it is in the system call {wait_of(process, thread).call or 'unknown'}(), for {seconds_text(thread.last.asleep_s)} now",

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from antifreeze.doctor.facts.model import Frame, Process, Thread
-from antifreeze.doctor.findings.case import Case, Doing, Worker, users_threads
+from antifreeze.doctor.findings.case import Case, Doing, Worker
+from antifreeze.doctor.findings.cast import users_threads
 from antifreeze.doctor.findings.frames import is_users, short
 from antifreeze.doctor.findings.model import Confidence, Finding
 from antifreeze.doctor.findings.sources import lock_taken_at, locks_held_at, same_lock

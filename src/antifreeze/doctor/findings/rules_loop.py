@@ -55,6 +55,15 @@ def has_slept(loader: LoaderCase, case: Case) -> bool:
     return thread.first.switches == thread.last.switches
 
 
+def _in(loader: LoaderCase) -> str:
+    kind = kind_of(loader.frames)
+    return "" if kind == "its own code" else f", in {kind}"
+
+
+def _all(loader: LoaderCase) -> str:
+    return "its one worker waits" if len(loader.workers) == 1 else f"all {len(loader.workers)} workers wait"
+
+
 def _where(frame: Frame | None) -> str:
     return f" at {short(frame)}" if frame else ""
 
@@ -71,7 +80,7 @@ def loop_in_collective(case: Case) -> Iterator[Finding]:
             evidence=[
                 f"stack: {trace(loader.frames)}",
                 f"asleep for {seconds_text(loader.thread.last.asleep_s)}" if loader.thread and loader.thread.last else None,
-                f"its {plural(len(loader.workers), 'worker')} wait for work" if is_innocent(loader) else None,
+                f"{_all(loader)} for work" if is_innocent(loader) else None,
                 *(loop_line(each) for each in others),
             ],
             advice=[
@@ -96,11 +105,11 @@ def loop_blocked(case: Case) -> Iterator[Finding]:
         own_will = loader.wait.kind is WaitKind.SLEEP
         yield finding(
             "loop-blocked",
-            f"the loader is innocent: {loader.name} itself waits for {loader.wait.kind.value}, in {kind_of(loader.frames)}{_where(loader.place)}",
+            f"the loader is innocent: {loader.name} itself waits for {loader.wait.kind.value}{_in(loader)}{_where(loader.place)}",
             evidence=[
                 f"stack: {trace(loader.frames)}",
-                f"in the system call {loader.wait.call or 'unknown'}(){f' on {loader.wait.file}' if loader.wait.file else ''}, asleep for {seconds_text(asleep_s)}",
-                f"all {plural(len(loader.workers), 'worker')} wait for work: batches are ready",
+                f"in the system call {loader.wait.call or 'unknown'}() on {loader.wait.file or 'no file'}, asleep for {seconds_text(asleep_s)}",
+                f"{_all(loader)} for work: batches are ready",
             ],
             advice=["look at that line of the loop; changing the loader or num_workers will not help"],
             severity=Severity.SLOW if own_will and (asleep_s or 0.0) < 30 else Severity.DISEASE,
@@ -121,7 +130,7 @@ def loop_is_slow(case: Case) -> Iterator[Finding]:
             continue  # it went round, and rested in between: healthy() says so
         yield finding(
             "loop-is-slow",
-            f"the loader is innocent: all {plural(len(loader.workers), 'worker')} wait for {loader.name}, which is busy with {kind}{_where(loader.place)}",
+            f"the loader is innocent: {_all(loader)} for {loader.name}, which is busy with {kind}{_where(loader.place)}",
             evidence=[
                 f"stack: {trace(loader.frames)}",
                 f"the loop used {percent(loader.process.cpu_share)} CPU in {seconds_text(case.window_s)}",
@@ -228,7 +237,7 @@ def unclear(case: Case) -> Iterator[Finding]:
         doing = listed(f"{worker.name} {worker.doing.value}" for worker in loader.workers)
         yield finding(
             "unclear",
-            f"nothing moved in {seconds_text(case.window_s)}, and the cause is not clear: {loader.name} {loader.loop.value}{_where(loader.place)}",
+            f"nothing moved in {seconds_text(case.window_s)} and the cause is not clear: {loader.name} {loader.loop.value}{_where(loader.place)}",
             evidence=[f"workers: {doing}", f"stack: {trace(loader.frames)}" if loader.frames else None],
             advice=["watch longer: --seconds 30", *(f"{each.what}: {each.allow}" for each in case.exam.blindness)],
             severity=Severity.DISEASE if loader.loop is Loop.WAITING and (loader.waited_s or 0.0) >= LONG_S else Severity.NOTE,

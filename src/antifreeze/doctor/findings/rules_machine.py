@@ -31,8 +31,8 @@ def few_cores(case: Case) -> Iterator[Finding]:
         worst = max(process.delayed_share for process in delayed)
         yield finding(
             "one-core-affinity" if len(allowed) == 1 else "few-cores-affinity",
-            f"the {plural(len(loader.workers), 'worker')} of {loader.name} may use only {cores} of {case.exam.machine.cores}, and wait for it "
-            f"up to {percent(worst)} of the time",
+            f"the {plural(len(loader.workers), 'worker')} of {loader.name} may use only {cores} of {case.exam.machine.cores}, and wait for a "
+            f"free one up to {percent(worst)} of the time",
             evidence=[_share_line(process) for process in delayed[:8]],
             advice=[
                 "who set it? `taskset -p` of the parents, Slurm (--cpus-per-task, --cpu-bind), OMP_PROC_BIND, an imported library",
@@ -125,9 +125,9 @@ def swapping(case: Case) -> Iterator[Finding]:
     faults = {process.pid: _faults_per_s(process, case) for process in case.exam.processes}
     yield finding(
         "swapping",
-        f"the machine is swapping ({bytes_text(rate * PAGE)}/s), and {bytes_text(held)} of this program is on the disk: everything waits for it",
+        f"the machine is swapping ({bytes_text(rate * PAGE)}/s), and {bytes_text(held)} of this program is on the disk: all wait for it",
         evidence=[
-            f"swapped in {bytes_text(machine.swapped_in * PAGE)}, out {bytes_text(machine.swapped_out * PAGE)} in {seconds_text(case.window_s)}",
+            f"in {seconds_text(case.window_s)}: {bytes_text(machine.swapped_in * PAGE)} in, {bytes_text(machine.swapped_out * PAGE)} out",
             f"{bytes_text(machine.memory_available)} of {bytes_text(machine.memory_total)} memory available",
             f"most of it is process {worst}, which reads {faults[worst]:.0f} pages per second back",
         ],

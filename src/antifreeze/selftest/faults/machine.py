@@ -170,7 +170,10 @@ def openmp(trial: Trial) -> None:
 
 
 @fault(
-    "file-size-limit", "ulimit -f of one megabyte", "F5", Expectation((Outcome.FINISHED, Outcome.ERROR), cause="limit|ulimit|size|RLIMIT")
+    "file-size-limit",
+    "ulimit -f of one megabyte",
+    "F5",
+    Expectation((Outcome.FINISHED, Outcome.ERROR), cause=r"ulimit|RLIMIT_FSIZE|file size limit"),
 )
 def file_size_limit(trial: Trial) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))

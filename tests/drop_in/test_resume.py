@@ -1,0 +1,256 @@
+"""A state taken anywhere, loaded anywhere: the rest of the epoch and the next one, byte for byte, augmentation included."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, SequentialSampler
+
+from .contract import CLASS_UNDER_TEST, Case, Ours, assert_same, drain, ours_only, rows, seed_all, stateful_only
+from .datasets import Count, Squares
+from .resuming import MAPS, STREAMS, Counted, Saved, bytes_of, new_loader, resume, through_a_file, uninterrupted
+
+pytestmark = [stateful_only, pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")]  # torchdata calls it
+
+
+def expected(whole: Any, name: str) -> list[list[bytes]]:
+    """The two epochs that follow a state."""
+    first, second = bytes_of(whole.first), bytes_of(whole.second)
+    if name == "end":
+        return [second]
+    return [first[whole.saved[name].taken :], second]
+
+
+def check(case: Case, whole: Any, name: str, num_workers: int, **more: Any) -> Any:
+    loader, epochs = resume(case, whole.saved[name], num_workers, **more)
+    for number, (ours, wanted) in enumerate(zip(map(bytes_of, epochs), expected(whole, name), strict=False)):
+        assert ours == wanted, f"state {name!r}, resumed with {num_workers} workers: epoch {number} after it is another"
+    return loader
+
+
+@ours_only
+@pytest.mark.parametrize("saving_workers", [0, 2])
+@rows(MAPS)
+def test_map_style_from_every_position(case: Case, saving_workers: int) -> None:
+    whole = uninterrupted(case, saving_workers)
+    assert bytes_of(whole.first) != bytes_of(whole.second), "an epoch like the other would prove nothing"
+    for name in whole.saved:
+        check(case, whole, name, 0)
+    middle = str(len(whole.first) // 2)
+    check(case, whole, "0", 3)
+    check(case, whole, middle, 1 if saving_workers else 3)
+    check(case, whole, "end", 2)
+
+
+@ours_only
+@rows([case for case in MAPS if case.name in ("shuffle", "generator", "sampler with a state", "weighted")])
+def test_map_style_with_other_arguments_of_the_workers(case: Case) -> None:
+    whole = uninterrupted(case, 3, prefetch_factor=5)
+    for name, num_workers, more in [
+        ("2", 1, {"prefetch_factor": 1}),
+        ("3", 2, {"prefetch_factor": 4, "persistent_workers": True}),
+        ("before", 2, {}),
+        ("1", 0, {}),
+    ]:
+        check(case, whole, name, num_workers, **more)
+
+
+@ours_only
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+@rows(STREAMS)
+def test_streams_from_every_position(case: Case, num_workers: int) -> None:
+    whole = uninterrupted(case, num_workers)
+    every = list(whole.saved) if not num_workers else ["before", "0", "1", "2", str(len(whole.first) - 1), str(len(whole.first)), "end"]
+    for name in every if num_workers < 2 else every[1::2]:
+        check(case, whole, name, num_workers)
+
+
+@ours_only
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_resuming_loads_no_sample_it_does_not_deliver(num_workers: int) -> None:
+    for case in (case for case in MAPS if case.name in ("plain", "shuffle", "sampler with a state")):
+        whole = uninterrupted(case, num_workers)
+        seed_all(999)
+        loader = new_loader(case, num_workers)
+        loader.load_state_dict(whole.saved["3"].state)
+        rest = {int(index) for batch in drain(loader) for index in batch[:, 0].tolist()}
+        assert loader.dataset.loaded.tolist() == [int(index in rest) for index in range(23)]
+
+
+@ours_only
+@pytest.mark.parametrize("num_workers", [0, 2])
+@rows([case for case in STREAMS if case.name in ("stream with a state", "stream of iterators with a state")])
+def test_a_stream_with_a_state_is_not_replayed(case: Case, num_workers: int) -> None:
+    whole = uninterrupted(case, num_workers)
+    loader = new_loader(case, num_workers)
+    loader.load_state_dict(whole.saved["3"].state)
+    rest = {int(index) for batch in drain(loader) for index in batch[:, 0].tolist()}
+    assert loader.dataset.loaded.tolist() == [int(index in rest) for index in range(23)]
+
+
+@ours_only
+def test_a_generator_needs_no_restored_rng() -> None:
+    case = next(case for case in MAPS if case.name == "generator")
+    whole = uninterrupted(case, 2)
+    for name in ("before", "0", "2", "end"):
+        _, epochs = resume(case, whole.saved[name], 0, restore_rng=False)
+        assert bytes_of(epochs[0]) == expected(whole, name)[0]
+        if name != "end":
+            assert bytes_of(epochs[1]) == bytes_of(whole.second)
+
+
+@ours_only
+@pytest.mark.parametrize("num_workers", [0, 2])
+@rows([case for case in MAPS if case.name in ("shuffle", "weighted", "sampler with a state")])
+def test_the_rest_of_the_epoch_needs_no_restored_rng(case: Case, num_workers: int) -> None:
+    whole = uninterrupted(case, 2)
+    _, epochs = resume(case, whole.saved["2"], num_workers, restore_rng=False)
+    assert bytes_of(epochs[0]) == bytes_of(whole.first)[2:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_asking_for_the_state_changes_nothing(num_workers: int) -> None:
+    """Neither the batches nor a state taken before."""
+    case = Case("", lambda: Squares(23), lambda _: {"batch_size": 4, "shuffle": True})
+    whole = uninterrupted(case, num_workers)
+    seed_all(13)
+    loader = new_loader(case, num_workers)
+    if CLASS_UNDER_TEST == "antifreeze":  # torchdata draws when it is asked before iter()
+        assert_same([drain(loader), drain(loader)], [whole.first, whole.second])
+    loader = new_loader(case, num_workers)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    before = pickle.dumps(state)
+    drain(batches)
+    assert pickle.dumps(state) == before
+
+
+@ours_only
+def test_a_state_is_plain_data() -> None:
+    loader = Ours(Counted(), batch_size=4, shuffle=True)
+    for state in (loader.state_dict(), [next(iter(loader)), loader.state_dict()][1]):
+        assert type(state) is dict
+        assert_same(pickle.loads(pickle.dumps(state)), state)
+        assert_same(through_a_file(state), state)
+        assert_same(copy.deepcopy(state), state)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_resumed_loader_can_be_saved_and_resumed(num_workers: int) -> None:
+    case = Case("", lambda: Squares(23), lambda _: {"batch_size": 4, "shuffle": True})
+    seed_all(13)
+    loader = new_loader(case, num_workers)
+    whole: list[Any] = []
+    for _ in range(6):
+        batches = iter(loader)
+        whole.append(next(batches))
+        state = loader.state_dict()
+        loader = new_loader(case, num_workers)
+        loader.load_state_dict(state)
+    assert list(loader) == []
+    assert sorted(torch.cat([batch[1] for batch in whole]).tolist()) == list(range(23))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_load_state_dict_into_the_very_loader(num_workers: int) -> None:
+    loader = Ours(Squares(10), batch_size=3, num_workers=num_workers)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    rest = drain(batches)
+    loader.load_state_dict(state)
+    assert_same(drain(loader), rest)
+    assert len(drain(loader)) == 4, "a state is for one epoch"
+    loader.load_state_dict({})
+    assert len(drain(loader)) == 4
+
+
+AS_TORCHDATA: list[tuple[int, dict[str, Any]]] = [
+    (0, {"batch_size": 3}),
+    (0, {"batch_size": 3, "drop_last": True}),
+    (0, {"batch_size": None}),
+    (0, {"batch_sampler": [[3, 1], [4], [1, 5]]}),
+    (2, {"batch_size": 3}),
+]
+
+
+@pytest.mark.parametrize(("num_workers", "kwargs"), AS_TORCHDATA, ids=str)
+def test_the_same_shape_of_use_as_torchdata(num_workers: int, kwargs: dict[str, Any]) -> None:
+    StatefulDataLoader = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+    case = Case("", lambda: Squares(7), lambda _: kwargs)
+    ours, torchdatas = (uninterrupted(case, num_workers, cls) for cls in (Ours, StatefulDataLoader))
+    assert_same(ours.first, torchdatas.first)
+    assert list(ours.saved) == list(torchdatas.saved)
+    for name in list(ours.saved) if not num_workers else ["0", "1", str(len(ours.first)), "end"]:
+        resumed = [resume(case, whole.saved[name], num_workers, cls)[1] for whole, cls in ((ours, Ours), (torchdatas, StatefulDataLoader))]
+        assert_same(resumed[0], resumed[1])
+
+
+MISFITS: list[tuple[str, Any, dict[str, Any], Any, dict[str, Any], list[str]]] = [
+    ("length", Counted, {"batch_size": 4}, lambda: Counted(24), {"batch_size": 4}, ["23", "24"]),
+    ("batch size", Counted, {"batch_size": 4}, Counted, {"batch_size": 5}, ["batch_size", "4", "5"]),
+    ("batches or none", Counted, {"batch_size": 4}, Counted, {"batch_size": None}, ["batch_size", "4", "None"]),
+    ("drop_last", Counted, {"batch_size": 4}, Counted, {"batch_size": 4, "drop_last": True}, ["drop_last"]),
+    ("stream for map", Counted, {"batch_size": 4}, Count, {"batch_size": 4}, ["iterable", "map-style"]),
+    ("map for stream", Count, {"batch_size": 4}, Counted, {"batch_size": 4}, ["iterable", "map-style"]),
+    ("sampler", Counted, {"batch_size": 4}, Counted, {"batch_size": 4, "shuffle": True}, ["SequentialSampler", "RandomSampler"]),
+]
+
+
+@ours_only
+@pytest.mark.parametrize(
+    ("make", "kwargs", "other", "other_kwargs", "words"), [row[1:] for row in MISFITS], ids=[row[0] for row in MISFITS]
+)
+@pytest.mark.parametrize("taken", [0, 2])
+def test_a_state_of_another_loader_is_refused(make: Any, kwargs: Any, other: Any, other_kwargs: Any, words: list[str], taken: int) -> None:
+    from antifreeze.errors import StateMismatch
+
+    loader = Ours(make(), **kwargs)
+    batches = iter(loader)
+    for _ in range(taken):
+        next(batches)
+    refusing = Ours(other(), **other_kwargs)
+    with pytest.raises(StateMismatch) as raised:
+        refusing.load_state_dict(loader.state_dict())
+    assert all(word in str(raised.value) for word in words), str(raised.value)
+    assert len(drain(refusing)) > 0, "and the loader can be used"
+
+
+@ours_only
+@pytest.mark.parametrize("state", [{"_num_yielded": 3}, [1], "state", 7, None, {"version": 99}], ids=str)
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    from antifreeze.errors import StateMismatch
+
+    with pytest.raises(StateMismatch):
+        Ours(Counted(), batch_size=4).load_state_dict(state)
+
+
+@ours_only
+def test_a_batch_sampler_of_another_size_is_refused() -> None:
+    from antifreeze.errors import StateMismatch
+
+    def loader(size: int) -> Any:
+        return Ours(Counted(), batch_sampler=BatchSampler(SequentialSampler(range(23)), size, False))
+
+    saved = loader(4)
+    next(iter(saved))
+    with pytest.raises(StateMismatch, match="batch"):
+        loader(5).load_state_dict(saved.state_dict())
+
+
+@ours_only
+def test_out_of_order_delivers_each_batch_once() -> None:
+    """What came early is not loaded again, what was passed over is."""
+    case = Case("", lambda: Squares(40), lambda _: {"batch_size": 2, "in_order": False})
+    loader = new_loader(case, 3)
+    batches = iter(loader)
+    seen = [next(batches)[1] for _ in range(7)]
+    saved = Saved(through_a_file(loader.state_dict()), torch.get_rng_state(), 7)
+    _, (rest, _) = resume(case, saved, 2)
+    assert sorted(torch.cat([*seen, *(batch[1] for batch in rest)]).tolist()) == list(range(40))
