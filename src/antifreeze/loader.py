@@ -87,6 +87,7 @@ class DataLoader(TorchDataLoader):  # type: ignore[type-arg]
         )
         self._prefetch_asked = prefetch_factor is not None
         self._rows_failed = False
+        self._fork_is_unsafe = False
         self._ledger = Ledger()
         self._spare_ring: Ring | None = None
         self._resume_state: dict[str, Any] | None = None
@@ -196,8 +197,13 @@ class DataLoader(TorchDataLoader):  # type: ignore[type-arg]
         else:
             ring.close()
 
-    def _start_context(self) -> Any:
-        return torch.multiprocessing if self.multiprocessing_context is None else self.multiprocessing_context
+    def _start_context(self) -> tuple[Any, bool]:
+        """(the context, whether workers come from the clean server): the user's context is honoured. Python's own default of
+        forkserver (3.14) wants everything picklable and the main module importable; the clean server does not."""
+        if self.multiprocessing_context is not None:
+            return self.multiprocessing_context, False
+        by_default = torch.multiprocessing.get_start_method() == "forkserver"
+        return torch.multiprocessing, by_default or self._fork_is_unsafe
 
 
 def _count_workers(num_workers: int | str) -> int:

@@ -95,7 +95,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._worker_init_fn = loader.worker_init_fn
             if is_datapipe(self._dataset):
                 self._worker_init_fn = sharded_init_fn(self._worker_init_fn, self._world_size, self._rank)
-            self._context = loader._start_context()
+            self._context, self._use_server = loader._start_context()
         self.pool: Pool | LocalPool = self._make_pool()
         self._finalizer = weakref.finalize(self, _close, self.pool, weakref.ref(loader), self._ring)
         self._begin(resume)
@@ -112,7 +112,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _make_pool(self) -> Pool | LocalPool:
         if self._num_workers:
-            return Pool(self._context, self._specs(), self._ring, self._options, self._ledger.costs, self._ledger.story)
+            return Pool(self._context, self._specs(), self._ring, self._options, self._ledger.costs, self._ledger.story, self._use_server)
         if is_datapipe(self._dataset):
             apply_sharding(self._dataset, self._world_size, self._rank)
         config = FetchConfig(self._collate_fn, self._auto_collation, self._drop_last, self._options.forgives, worker=None)
@@ -531,6 +531,7 @@ def _close(pool: Pool | LocalPool, loader_ref: Any, ring: Ring) -> None:
     ring.recall_filling()
     loader = loader_ref()
     if loader is not None:
+        loader._fork_is_unsafe |= isinstance(pool, Pool) and pool.use_server
         loader._return_ring(ring)
     else:
         ring.close()

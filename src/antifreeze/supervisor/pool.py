@@ -19,6 +19,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from antifreeze.channel.messages import (
@@ -42,9 +43,10 @@ from antifreeze.options import Options
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor import telling
+from antifreeze.supervisor.clean_server import PickledSpecs, cloudpickle_dumps, end_clean_server
 from antifreeze.supervisor.observe import oom_kills, private_bytes
 from antifreeze.supervisor.policy import RestartBudget, stall_intervals_s
-from antifreeze.supervisor.process import Exit, WorkerProcess, end_all
+from antifreeze.supervisor.process import Born, ByContext, ByServer, Exit, WorkerProcess, end_all
 from antifreeze.supervisor.state import (
     WHOLE_BATCH,
     Action,
@@ -60,6 +62,7 @@ from antifreeze.supervisor.state import (
     WorkerBack,
     WorkerGone,
 )
+from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.supervisor.watch import Look, Watch, where_is
 from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.worker.journal import Entry, Journal, Stage
@@ -72,7 +75,9 @@ _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 
 class Pool:
-    def __init__(self, context: Any, specs: list[WorkerSpec], ring: Ring, options: Options, costs: Costs, story: Story) -> None:
+    def __init__(
+        self, context: Any, specs: list[WorkerSpec], ring: Ring, options: Options, costs: Costs, story: Story, use_server: bool
+    ) -> None:
         self.number = next(_numbers)
         self.owner_pid = os.getpid()
         self.ring = ring
@@ -95,6 +100,9 @@ class Pool:
         self._blame: dict[int, WorkerGone] = {}
         self._killed_at: dict[int, float] = {}
         self._recycling: set[int] = set()
+        self.use_server = use_server
+        self._pickled_specs: PickledSpecs | None = None
+        self._forks = context.get_start_method() == "fork"
         self._began_s = time.monotonic()
         self._oom_kills = oom_kills()
         self._abandoned: list[WorkerProcess] = []
@@ -127,6 +135,8 @@ class Pool:
             if self.owner_pid == os.getpid():
                 self._abandoned += end_all(workers)
                 self.ring.release_quarantine(self.number)
+                if self.use_server and not any(pool.use_server and not pool.closed for pool in _pools if pool is not self):
+                    end_clean_server()
         finally:
             self._poll.close()
             self._journal.close()
@@ -146,7 +156,7 @@ class Pool:
         self._journal.clear(number)
         self._watch.forget(number)
         shared = (self.ring.arena.descriptor, self._journal.descriptor)
-        worker = WorkerProcess(self._context, self._specs[number], shared, number)
+        worker = WorkerProcess(self._way(), self._specs[number], shared, number)
         self._workers[number] = worker
         for descriptor in (worker.channel.fileno(), worker.pidfd):
             self._poll.register(descriptor, select.EPOLLIN)
@@ -154,6 +164,20 @@ class Pool:
         for start in self.streams.values():
             if start.worker == number:
                 self._open_stream(start)
+
+    def _way(self) -> Callable[..., Born]:
+        """By the user's context; from the clean server where a fork has shown that it is not safe."""
+        if self.use_server and self._pickled_specs is None:
+            try:
+                self._pickled_specs = PickledSpecs(self._specs)
+            except Exception as error:
+                if not self._forks:
+                    raise name_culprit(error, self._specs[0].picklable_parts(), dumps=cloudpickle_dumps) from error
+                self.use_server = False
+                self._tell(Happening.WORKER_STARTED, f"the data set does not pickle ({error}), so workers are still forked")
+        if self.use_server and self._pickled_specs is not None:
+            return partial(ByServer, self._pickled_specs)
+        return partial(ByContext, self._context)
 
     # --- giving out ---
 
@@ -172,6 +196,7 @@ class Pool:
     def begin_epoch(self, specs: list[WorkerSpec]) -> None:
         """Persistent workers go on; what is left of the last epoch is dropped."""
         self._specs = specs
+        self._pickled_specs = None
         self._drain(0)
         self._take_back_all()
         self._perform(self.state.discard_all())
@@ -346,6 +371,9 @@ class Pool:
             self._last_stream_state[message.stream] = message.payload
         elif isinstance(message, Ready):
             self.user_seeded = message.user_seeded
+            worker = self._workers[number]
+            assert worker is not None
+            worker.ready = True
 
     def _ended(self, event: TaskEnded) -> None:
         batch_number = self.state.batch_of(event.task)
@@ -431,7 +459,7 @@ class Pool:
 
     def _suspect(self, number: int, entry: Entry, end: Exit) -> WorkerGone:
         """Who was at it when the worker ended by itself."""
-        if entry.stage in (Stage.STARTING, Stage.IDLE, Stage.SEND, Stage.ENDED):
+        if entry.stage in (Stage.STARTING, Stage.INITIALISING, Stage.IDLE, Stage.SEND, Stage.ENDED):
             return WorkerGone(number)
         whole = self._whole_batch_calls or entry.stage in (Stage.COLLATE, Stage.WRITE)
         failure = telling.sample_lost(number, entry, whole, self._explain(end))
@@ -453,14 +481,28 @@ class Pool:
                 self._blame[number] = WorkerGone(number)
                 self._kill(number, worker)
                 continue
+            if self._forks and not worker.is_from_server and self._watch.stuck_in_inherited_lock(worker, look, now_s):
+                self._leave_fork(number, worker)
+                continue
             samples = queue[0].rows if queue and (self._whole_batch_calls or look.entry.stage in (Stage.COLLATE, Stage.WRITE)) else 1
             if self._watch.overdue(look, now_s, self.options.sample_timeout_s, samples):
                 self._end_overdue(number, worker, look, now_s - look.since_s)
 
+    def _leave_fork(self, number: int, worker: WorkerProcess) -> None:
+        text = (
+            f"worker {number} (pid {worker.pid}) waits since its start for a lock that was held when it was forked; "
+            f"it is replaced by one from a clean process\n{where_is(worker)}"
+        )
+        self._tell(Happening.DEADLINE, text)
+        print(f"antifreeze: {text}", file=sys.stderr, flush=True)
+        self.use_server = True
+        self._blame[number] = WorkerGone(number)
+        self._kill(number, worker)
+
     def _end_overdue(self, number: int, worker: WorkerProcess, look: Look, stuck_s: float) -> None:
         entry = look.entry
         self._blame[number] = WorkerGone(number)
-        if entry.stage is Stage.STARTING:
+        if entry.stage in (Stage.STARTING, Stage.INITIALISING):
             self._tell(Happening.DEADLINE, f"worker {number} (pid {worker.pid}) did not start within {stuck_s:.1f} s\n{where_is(worker)}")
         else:
             whole = self._whole_batch_calls or entry.stage in (Stage.COLLATE, Stage.WRITE)

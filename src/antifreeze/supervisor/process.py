@@ -1,4 +1,4 @@
-"""Starting and ending worker processes: the only file that does either.
+"""Starting and ending worker processes: the only file that does either (the clean server itself aside).
 
     parent ── socket ── worker         one pair each; the parent keeps the worker's end too, to take back what was not read
     parent ── lifeline ─▶ worker       a pipe; when the parent's end closes, the kernel kills the worker
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+import resource
 import select
 import signal
 import socket
@@ -20,13 +22,17 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Protocol
 
 from antifreeze.channel.channel import Channel, channel_pair
 from antifreeze.channel.messages import Message, Stop, Welcome
+from antifreeze.errors import WorkerStartFailed
 from antifreeze.slots.ring import mark_own_fork
+from antifreeze.supervisor.clean_server import PickledSpecs, clean_server
+from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.worker.main import STACK_SIGNAL, WorkerSpec, run_worker
 
 ASK_S = 0.5
@@ -55,26 +61,88 @@ class Exit:
         return f"was ended by {name}"
 
 
-class WorkerProcess:
-    """One worker, from its start until it is reaped."""
+class Born(Protocol):
+    """A process that was started, by whatever way."""
 
-    def __init__(self, context: Any, spec: WorkerSpec, shared: tuple[int, int], journal_row: int) -> None:
+    pid: int
+    pidfd: int
+
+    def exit_code(self) -> int | None: ...
+
+
+class ByContext:
+    """Started by a multiprocessing context: fork, spawn, forkserver, or the user's own."""
+
+    def __init__(self, context: Any, spec: WorkerSpec, worker_end: socket.socket) -> None:
+        self._process = context.Process(target=run_worker, args=(spec, worker_end), name=f"antifreeze-worker-{spec.worker_id}")
+        self._process.daemon = False
+        self._start(spec, worker_end)
+        self.pid = int(self._process.pid)
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def exit_code(self) -> int | None:
+        self._process.join(timeout=KILL_S)
+        code: int | None = self._process.exitcode
+        return code
+
+    def _start(self, spec: WorkerSpec, worker_end: socket.socket) -> None:
+        global _kept_by_child
+        current = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+        with _starting:
+            _kept_by_child = worker_end
+            # multiprocessing refuses children to daemonic processes because they might outlive them; ours cannot
+            daemonic = current.pop("daemon", None)
+            mark_own_fork(True)
+            try:
+                self._process.start()
+            except (TypeError, AttributeError, pickle.PicklingError) as error:
+                raise name_culprit(error, spec.picklable_parts(), dumps=ForkingPickler.dumps) from error
+            except OSError as error:
+                raise WorkerStartFailed(f"worker {spec.worker_id} could not be started: {error}; {_limits()}") from error
+            finally:
+                mark_own_fork(False)
+                _kept_by_child = None
+                if daemonic is not None:
+                    current["daemon"] = daemonic
+
+
+def _limits() -> str:
+    processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return f"this process may have {files} open files (ulimit -n) and its user {processes} processes (ulimit -u)"
+
+
+class ByServer:
+    """Forked by the clean server, which never had a thread of ours."""
+
+    def __init__(self, specs: PickledSpecs, spec: WorkerSpec, worker_end: socket.socket) -> None:
+        self._server = clean_server()
+        self.pid, self.pidfd = self._server.start_worker(specs, spec.worker_id, worker_end.fileno())
+
+    def exit_code(self) -> int | None:
+        return self._server.exit_code(self.pid, KILL_S)
+
+
+class WorkerProcess:
+    """One worker, from its start until it is reaped. `way` starts the process that uses the given end of the line."""
+
+    def __init__(
+        self, way: Callable[[WorkerSpec, socket.socket], Born], spec: WorkerSpec, shared: tuple[int, int], journal_row: int
+    ) -> None:
         self.number = spec.worker_id
         self.owner_pid = os.getpid()
         parent_end, self._worker_end = channel_pair()
         self.channel = Channel(parent_end)
         self._unread = Channel(self._worker_end)
         self.outbox: deque[Message] = deque()
+        self.ready = False
         lifeline, self._lifeline = os.pipe()
         self._stacks = os.memfd_create("antifreeze-stacks")
         _ours.add(self)
         try:
-            self.process = context.Process(target=run_worker, args=(spec, self._worker_end), name=f"antifreeze-worker-{spec.worker_id}")
-            self.process.daemon = False
-            self._start()
+            self._born = way(spec, self._worker_end)
+            self.pid, self.pidfd = self._born.pid, self._born.pidfd
             self.channel.send(Welcome(journal_row), (*shared, lifeline, self._stacks))
-            self.pid = int(self.process.pid)
-            self.pidfd = os.pidfd_open(self.pid)
         except BaseException:
             self.let_go()
             raise
@@ -84,24 +152,15 @@ class WorkerProcess:
     def __repr__(self) -> str:
         return f"<WorkerProcess {self.number} pid {self.pid}>"
 
-    def _start(self) -> None:
-        global _kept_by_child
-        current = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-        with _starting:
-            _kept_by_child = self._worker_end
-            # multiprocessing refuses children to daemonic processes because they might outlive them; ours cannot
-            daemonic = current.pop("daemon", None)
-            mark_own_fork(True)
-            try:
-                self.process.start()
-            finally:
-                mark_own_fork(False)
-                _kept_by_child = None
-                if daemonic is not None:
-                    current["daemon"] = daemonic
+    @property
+    def is_from_server(self) -> bool:
+        return isinstance(self._born, ByServer)
 
     def take_back(self) -> list[Message]:
-        """The packets that the worker has not read; the kernel gives each to one reader only."""
+        """The packets that the worker has not read; the kernel gives each to one reader only. Before it is ready, none: the
+        first packet brings its descriptors and is its own."""
+        if not self.ready:
+            return []
         messages: list[Message] = []
         while (message := self._unread.try_receive()) is not None:
             messages.append(message)
@@ -116,6 +175,9 @@ class WorkerProcess:
         self._signal(signal.SIGKILL)
 
     def ask_to_end(self) -> None:
+        if not self.ready:
+            self.terminate()
+            return
         self.take_back()
         try:
             self.channel.try_send(Stop(0))
@@ -128,8 +190,7 @@ class WorkerProcess:
 
     def reap(self) -> Exit:
         """After is_gone()."""
-        self.process.join(timeout=KILL_S)
-        return Exit(self.process.exitcode)
+        return Exit(self._born.exit_code())
 
     def let_go(self, keep_worker_end: bool = False) -> None:
         """Closes everything; a worker that still lives is killed by its lifeline. May be called twice."""

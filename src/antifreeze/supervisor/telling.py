@@ -48,7 +48,8 @@ def waiting(reason: str, waited_s: float, seen: list[tuple[WorkerProcess, Entry,
         if entry.stage in (Stage.IDLE, Stage.ENDED):
             lines.append(f"{who} is idle")
             continue
-        doing = "starting" if entry.stage is Stage.STARTING else f"in sample {entry.index} of batch {entry.batch}"
+        starting = entry.stage in (Stage.STARTING, Stage.INITIALISING)
+        doing = "starting" if starting else f"in sample {entry.index} of batch {entry.batch}"
         lines.append(f"{who} has been {doing} ({entry.stage.name.lower()}) for {stuck_s:.1f} s")
         lines.append(where_is(worker))
     lines.append(f"  what to do: sample_timeout_s={limit_s} ends a stuck sample; `antifreeze doctor {os.getpid()}` shows more")

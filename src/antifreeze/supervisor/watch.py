@@ -15,7 +15,8 @@ from antifreeze.worker.journal import Entry, Journal, Stage
 
 HONEST_FACTOR = 10
 STOPPED_S = 1.0
-_BUSY = (Stage.STARTING, Stage.FETCH, Stage.COLLATE, Stage.WRITE, Stage.SEND)
+INHERITED_LOCK_S = 5.0
+_BUSY = (Stage.STARTING, Stage.INITIALISING, Stage.FETCH, Stage.COLLATE, Stage.WRITE, Stage.SEND)
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,15 @@ class Watch:
             return False
         limit_s = max(sample_timeout_s, HONEST_FACTOR * self.slowest_sample_s)
         return now_s - look.since_s > limit_s * max(1, samples_per_step)
+
+    def stuck_in_inherited_lock(self, worker: WorkerProcess, look: Look, now_s: float) -> bool:
+        """A forked worker that waits for a lock since its start, before its first sample: whoever held it was not forked along."""
+        return (
+            look.entry.samples == 0
+            and look.entry.stage in (Stage.STARTING, Stage.FETCH)
+            and now_s - look.since_s > INHERITED_LOCK_S
+            and system_call(worker.pid) == "futex()"
+        )
 
     def stopped(self, worker: WorkerProcess, look: Look, now_s: float) -> bool:
         return now_s - look.since_s > STOPPED_S and process_state(worker.pid) in "Tt"

@@ -31,6 +31,7 @@ class Stage(IntEnum):
     WRITE = 4
     SEND = 5
     ENDED = 6
+    INITIALISING = 7  # worker_init_fn
 
 
 class Word(IntEnum):

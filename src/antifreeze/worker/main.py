@@ -82,6 +82,10 @@ class WorkerSpec:
     limit_bytes: int | None
     limit_name: str
 
+    def picklable_parts(self) -> dict[str, Any]:
+        """What must pickle where workers are not forked, by the names the user knows."""
+        return {"dataset": self.dataset, "collate_fn": self.collate_fn, "worker_init_fn": self.worker_init_fn}
+
 
 def run_worker(spec: WorkerSpec, end: Any) -> None:
     """The body of the worker process; `end` is its socket."""
@@ -91,7 +95,7 @@ def run_worker(spec: WorkerSpec, end: Any) -> None:
     if not isinstance(welcome, Welcome):
         return  # the parent gave up before it began
     arena_fd, journal_fd, lifeline, stacks = channel.descriptors
-    _die_with_parent(lifeline)
+    die_with_parent(lifeline)
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True)
     journal = Journal(journal_fd)
     row = journal.row(welcome.journal_row)
@@ -132,6 +136,7 @@ class _Worker:
         np.random.seed(numpy_seed(spec.base_seed, spec.worker_id))
         set_worker_info(worker_id=spec.worker_id, num_workers=spec.num_workers, seed=seed, dataset=self._dataset)
         marks = [(generator, generator.mark()) for generator in self._generators]
+        self._journal.stage(Stage.INITIALISING)
         try:
             if spec.worker_init_fn is not None:
                 spec.worker_init_fn(spec.worker_id)
@@ -249,7 +254,7 @@ def _settle_in() -> None:
     _keep_freed_memory()
 
 
-def _die_with_parent(lifeline: int) -> None:
+def die_with_parent(lifeline: int) -> None:
     """The kernel sends SIGKILL when the parent's end of the lifeline closes. (A parent-death signal would also fire when only the
     thread that started us ends.)"""
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())

@@ -1,0 +1,1 @@
+"""What is seen of a patient: collected from /proc and py-spy, never judged here."""

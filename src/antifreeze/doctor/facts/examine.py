@@ -54,10 +54,10 @@ class Visit:
     def __repr__(self) -> str:
         return f"<Visit of process {self.root}: {len(self.first.processes)} processes>"
 
-    def examine(self, window_s: float) -> Examination:
-        """Waits until `window_s` after the first look, and looks again."""
+    def examine(self, window_s: float, *, native: bool = False) -> Examination:
+        """Waits until `window_s` after the first look, and looks again. `native` stops each process for some milliseconds."""
         time.sleep(max(0.0, window_s - (time.monotonic() - self.first.at_s)))
-        found = self._compare(look(_pids(self.root, self.left_behind), self.py_spy, fair_memory=True))
+        found = self._compare(look(_pids(self.root, self.left_behind), self.py_spy, fair_memory=True, native=native))
         if not is_alive(self.root) and not self.left_behind:
             raise PatientEnded(f"process {self.root} ended while it was examined, after {time.monotonic() - self.first.at_s:.1f} s")
         return found

@@ -38,12 +38,12 @@ class Look:
     cgroup_of: dict[int, CgroupPlace] = field(default_factory=dict)
 
 
-def look(pids: list[int], py_spy: str | None, *, fair_memory: bool) -> Look:
+def look(pids: list[int], py_spy: str | None, *, fair_memory: bool, native: bool = False) -> Look:
     at_s = time.monotonic()
     seen = {pid: each for pid in pids if (each := _look_at_process(pid, fair_memory)) is not None}
     places = {pid: place for pid in seen if (place := find_cgroup(pid)) is not None}
     found = Look(at_s, seen, read_machine_counters(), {place: read_cpu_counters(place) for place in set(places.values())}, places)
-    return found if py_spy is None else replace(found, processes=_with_python(seen, py_spy))
+    return found if py_spy is None else replace(found, processes=_with_python(seen, py_spy, native))
 
 
 def _look_at_process(pid: int, fair_memory: bool) -> SeenProcess | None:
@@ -58,17 +58,19 @@ def _look_at_process(pid: int, fair_memory: bool) -> SeenProcess | None:
     return SeenProcess(stat, status, sample, looks_like_python(pid), look_at_threads(pid))
 
 
-def _with_python(seen: dict[int, SeenProcess], py_spy: str) -> dict[int, SeenProcess]:
+def _with_python(seen: dict[int, SeenProcess], py_spy: str, native: bool) -> dict[int, SeenProcess]:
     readable = [pid for pid, process in seen.items() if process.is_python and process.stat.state != "Z"]
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="py-spy") as pool:
         stacks = dict(zip(readable, pool.map(lambda pid: read_stacks(py_spy, pid), readable), strict=True))
-    return {pid: _with_stacks(pid, process, stacks.get(pid)) for pid, process in seen.items()}
+        natives = dict(zip(readable, pool.map(lambda pid: read_stacks(py_spy, pid, native=True), readable), strict=True)) if native else {}
+    return {pid: _with_stacks(pid, process, stacks.get(pid), natives.get(pid)) for pid, process in seen.items()}
 
 
-def _with_stacks(pid: int, process: SeenProcess, stacks: Stacks | None) -> SeenProcess:
-    if stacks is None:
-        return process
-    return replace(process, threads=with_stacks(pid, process.threads, stacks.threads), problem=stacks.problem)
+def _with_stacks(pid: int, process: SeenProcess, stacks: Stacks | None, native: Stacks | None) -> SeenProcess:
+    threads = with_stacks(pid, process.threads, stacks.threads) if stacks else process.threads
+    frames = {thread.tid: thread.frames for thread in native.threads} if native else {}
+    threads = {tid: replace(each, sample=replace(each.sample, native=frames.get(tid, ()))) for tid, each in threads.items()}
+    return replace(process, threads=threads, problem=stacks.problem if stacks else "")
 
 
 def main_frames(py_spy: str | None, pid: int) -> tuple[Frame, ...]:

@@ -73,6 +73,8 @@ class ThreadSample:
     """Innermost first; empty where Python's stack is not known."""
     libraries: tuple[str, ...] = ()
     """Native libraries on its stack, innermost first."""
+    native: tuple[Frame, ...] = ()
+    """Python and native frames together; only where they were asked for, because reading them stops the process for a moment."""
     owns_gil: bool = False
 
 

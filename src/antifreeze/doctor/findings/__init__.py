@@ -1,0 +1,1 @@
+"""What follows from the facts: pure rules, no I/O, no clock."""

@@ -120,3 +120,10 @@ class Case:
 
     def loader_of(self, worker: Worker) -> LoaderCase | None:
         return next((loader for loader in self.loaders if worker in loader.workers), None)
+
+    def worker(self, pid: int) -> Worker | None:
+        return next((worker for worker in self.workers if worker.process.pid == pid), None)
+
+    def name_of(self, pid: int) -> str:
+        worker = self.worker(pid)
+        return worker.name if worker else f"process {pid}"

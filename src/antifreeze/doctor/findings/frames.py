@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from antifreeze.doctor.facts.model import Frame
 
 Frames = tuple[Frame, ...]
@@ -75,3 +77,14 @@ def trace(frames: Frames, most: int = 4) -> str:
     """The user's own frames, outermost first: "train.py:12 main > data.py:88 __getitem__"."""
     own = [frame for frame in frames if is_users(frame)] or list(frames[:1])
     return " > ".join(f"{frame.file.rsplit('/', 1)[-1]}:{frame.line} {frame.name}" for frame in reversed(own[:most]))
+
+
+def own_part(frames: Frames) -> Frames:
+    """A forked process still shows what its parent called before the fork; that is not its own."""
+    return above(frames, "_bootstrap", "multiprocessing/process.py")
+
+
+def shown(frame: Frame) -> str:
+    """ "torch/utils/data/dataloader.py:1291 _try_get_data": libraries by their own names, the user's files in full."""
+    file = re.sub(r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+)/", "", frame.file)
+    return f"{file}:{frame.line} {frame.function}"

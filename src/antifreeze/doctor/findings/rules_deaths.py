@@ -19,14 +19,14 @@ def stopped(case: Case) -> Iterator[Finding]:
     for process in case.exam.processes:
         if process.state not in ("T", "t"):
             continue
-        worker = next((each for each in case.workers if each.process.pid == process.pid), None)
+        worker = case.worker(process.pid)
         loader = case.loader_of(worker) if worker else None
         where = worker.place if worker else place(process.main.last.frames if process.main and process.main.last else ())
         traced = process.tracer != 0
         by = f"held by a debugger or tracer (pid {process.tracer})" if traced else "stopped by a signal (SIGSTOP, SIGTSTP or Ctrl-Z)"
         yield finding(
             "stopped",
-            f"{worker.name if worker else f'process {process.pid}'} is {by} and cannot run{f', at {short(where)}' if where else ''}",
+            f"{case.name_of(process.pid)} is {by} and cannot run{f', at {short(where)}' if where else ''}",
             evidence=[f"its state is {process.state}", loop_line(loader) if loader else None],
             advice=[f"end the tracer, process {process.tracer}" if traced else f"let it run again: kill -CONT {process.pid}"],
             where=where,

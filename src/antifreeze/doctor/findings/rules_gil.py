@@ -18,9 +18,9 @@ def gil_held(case: Case) -> Iterator[Finding]:
         waiting = [each for each in process.threads if each is not thread and each.last and each.last.frames]
         if thread is None or thread.last is None or not waiting:
             continue
-        worker = next((each for each in case.workers if each.process.pid == process.pid), None)
+        worker = case.worker(process.pid)
         where = place(above(thread.last.frames, "_bootstrap", "threading.py"))
-        who, at = worker.name if worker else f"process {process.pid}", f", at {short(where)}" if where else ""
+        who, at = case.name_of(process.pid), f", at {short(where)}" if where else ""
         yield finding(
             "gil-held",
             f"thread {thread.python_name!r} of {who} sleeps in native code and keeps the GIL: no other Python thread there can run{at}",

@@ -178,7 +178,7 @@ def _same_lock_word(one: Worker, other: Worker) -> bool:
 
 def _holder_text(holders: list[Holding], case: Case) -> str:
     if holders:
-        return f"{_process_name(holders[0].process, case)} holds"
+        return f"{case.name_of(holders[0].process.pid)} holds"
     dead = [process for loader in case.loaders for process in loader.dead]
     return f"a dead worker (pid {dead[0].pid}) probably took with it" if dead else "another process holds"
 
@@ -188,11 +188,7 @@ def _holding_line(holders: list[Holding], case: Case) -> str:
         return "no stack of the tree stands inside a `with` of this lock"
     wait = wait_of(holders[0].process, holders[0].thread)
     state = "it runs" if wait.kind is WaitKind.NOTHING else f"it waits for {wait.kind.value}"
-    return f"{_process_name(holders[0].process, case)} is inside {holders[0].text}; {state}"
-
-
-def _process_name(process: Process, case: Case) -> str:
-    return next((each.name for each in case.workers if each.process.pid == process.pid), f"process {process.pid}")
+    return f"{case.name_of(holders[0].process.pid)} is inside {holders[0].text}; {state}"
 
 
 def file_lock(case: Case) -> Iterator[Finding]:
@@ -221,5 +217,4 @@ def _locker(pids: list[int], case: Case) -> str:
     known = commands.get(pids[0])
     if not known:
         return f"process {pids[0]} took; that one is gone, so a child of it must have it"
-    worker = next((each for each in case.workers if each.process.pid == pids[0]), None)
-    return f"{worker.name} holds" if worker else f"process {pids[0]} ({command_text(known, 60)}) holds"
+    return f"{case.name_of(pids[0])} holds" if case.worker(pids[0]) else f"process {pids[0]} ({command_text(known, 60)}) holds"

@@ -108,7 +108,7 @@ def loop_blocked(case: Case) -> Iterator[Finding]:
             f"the loader is innocent: {loader.name} itself waits for {loader.wait.kind.value}{_in(loader)}{_where(loader.place)}",
             evidence=[
                 f"stack: {trace(loader.frames)}",
-                f"in the system call {loader.wait.call or 'unknown'}() on {loader.wait.file or 'no file'}, asleep for {seconds_text(asleep_s)}",
+                f"system call: {loader.wait.call or 'unknown'}() on {loader.wait.file or 'no file'}, asleep for {seconds_text(asleep_s)}",
                 f"{_all(loader)} for work: batches are ready",
             ],
             advice=["look at that line of the loop; changing the loader or num_workers will not help"],
@@ -237,7 +237,7 @@ def unclear(case: Case) -> Iterator[Finding]:
         doing = listed(f"{worker.name} {worker.doing.value}" for worker in loader.workers)
         yield finding(
             "unclear",
-            f"nothing moved in {seconds_text(case.window_s)} and the cause is not clear: {loader.name} {loader.loop.value}{_where(loader.place)}",
+            f"nothing moved in {seconds_text(case.window_s)}, it is not clear why: {loader.name} {loader.loop.value}{_where(loader.place)}",
             evidence=[f"workers: {doing}", f"stack: {trace(loader.frames)}" if loader.frames else None],
             advice=["watch longer: --seconds 30", *(f"{each.what}: {each.allow}" for each in case.exam.blindness)],
             severity=Severity.DISEASE if loader.loop is Loop.WAITING and (loader.waited_s or 0.0) >= LONG_S else Severity.NOTE,

@@ -31,8 +31,8 @@ def few_cores(case: Case) -> Iterator[Finding]:
         worst = max(process.delayed_share for process in delayed)
         yield finding(
             "one-core-affinity" if len(allowed) == 1 else "few-cores-affinity",
-            f"the {plural(len(loader.workers), 'worker')} of {loader.name} may use only {cores} of {case.exam.machine.cores}, and wait for a "
-            f"free one up to {percent(worst)} of the time",
+            f"the {plural(len(loader.workers), 'worker')} of {loader.name} may use only {cores} of {case.exam.machine.cores}, "
+            f"and wait for a free one up to {percent(worst)} of the time",
             evidence=[_share_line(process) for process in delayed[:8]],
             advice=[
                 "who set it? `taskset -p` of the parents, Slurm (--cpus-per-task, --cpu-bind), OMP_PROC_BIND, an imported library",

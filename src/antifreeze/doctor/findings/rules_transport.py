@@ -47,7 +47,7 @@ def result_lost(case: Case) -> Iterator[Finding]:
             f"{loader.name} waits for a batch that {loser} finished but could not send: it was lost on the way",
             evidence=[
                 error or "the reason was printed on the workers' standard error: look there for a traceback",
-                f"{len(loader.workers)} of {plural(len(loader.workers), 'worker')} idle while the loop waits for a batch: nothing is under way",
+                f"{len(loader.workers)} of {len(loader.workers)} workers are idle while the loop waits: nothing is under way any more",
                 "torch pickles a batch in a thread of its own, where an error ends the batch and nothing else (pytorch#142884)",
                 loop_line(loader),
             ],
@@ -100,11 +100,11 @@ def descriptors_exhausted(case: Case) -> Iterator[Finding]:
         limit = process.descriptor_limit
         if not limit or process.descriptor_count < min(limit - 3, round(0.98 * limit)):
             continue
-        worker = next((each for each in case.workers if each.process.pid == process.pid), None)
+        worker = case.worker(process.pid)
         loader = case.loader_of(worker) if worker else next((each for each in case.loaders if each.process.pid == process.pid), None)
         yield finding(
             "descriptors-exhausted",
-            f"{worker.name if worker else f'process {process.pid}'} has {process.descriptor_count} of {limit} files open: it can open no more",
+            f"{case.name_of(process.pid)} has {process.descriptor_count} of {limit} files open, and can open no more",
             evidence=[f"they are: {_kinds(process)}", _error_line(loader), loop_line(loader) if loader else None],
             advice=[
                 "raise the limit: `ulimit -n 65536` before the start (docker: --ulimit nofile=65536)",

@@ -1,0 +1,1 @@
+"""The findings, shown: text, JSON, a page."""

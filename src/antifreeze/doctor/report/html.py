@@ -1,0 +1,143 @@
+"""The whole picture as one page: no script, no network, light or dark as the reader's system is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from html import escape
+
+from antifreeze.doctor.facts.model import Blindness, Cgroup, Examination, Process, Thread
+from antifreeze.doctor.findings.cast import build_case
+from antifreeze.doctor.findings.frames import own_part, shown
+from antifreeze.doctor.findings.model import Diagnosis, Finding
+from antifreeze.doctor.findings.waits import wait_of
+from antifreeze.doctor.findings.words import bytes_text, percent, plural, seconds_text
+from antifreeze.doctor.report.charts import Bar, Chart, svg
+from antifreeze.doctor.report.rows import ProcessRow, process_rows, title, waiting_text
+from antifreeze.doctor.report.style import STYLE
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def html_page(exam: Examination, diagnosis: Diagnosis) -> str:
+    rows = process_rows(build_case(exam))
+    return "\n".join(
+        (
+            *_head(title(exam)),
+            *_verdict(exam, diagnosis.verdict),
+            *(_other(finding) for finding in diagnosis.findings[1:]),
+            *(_blind(blindness) for blindness in exam.blindness),
+            f"<section><h2>Processes</h2>{_table(rows)}</section>",
+            f'<section class="charts">{_cpu_chart(rows)}{_memory_chart(rows)}</section>',
+            f"<section><h2>Room that is left</h2>{_items(_room(exam))}</section>",
+            f"<section><h2>Stacks</h2>{''.join(_stacks(exam))}</section>",
+            "<footer>made by <code>antifreeze doctor</code>; nothing in this page leaves your machine</footer></main></body></html>\n",
+        )
+    )
+
+
+def _head(name: str) -> Iterator[str]:
+    yield '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+    yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+    yield f'<link rel="icon" href="data:,"><title>antifreeze doctor: {escape(name)}</title><style>{STYLE}</style></head><body><main>'
+
+
+def _verdict(exam: Examination, finding: Finding) -> Iterator[str]:
+    yield f'<header class="{finding.severity.value}"><h1>{escape(finding.verdict)}</h1><p>{_tags(finding)}'
+    yield f"{escape(title(exam))}, watched for {seconds_text(exam.window_s)}, {escape(exam.taken_at)}</p></header>"
+    yield _finding(finding)
+
+
+def _blind(blindness: Blindness) -> str:
+    words = f"<p>{escape(blindness.why)}. To allow it: {escape(blindness.allow)}</p>"
+    return f'<section class="blind"><h2>Not seen: {escape(blindness.what)}</h2>{words}</section>'
+
+
+def _tags(finding: Finding) -> str:
+    return f'<b class="tag">{escape(finding.code)}</b><b class="tag">{finding.confidence.value}</b>'
+
+
+def _finding(finding: Finding) -> str:
+    return f'<section class="two">{_list("Evidence", finding.evidence)}{_list("What to do", finding.advice)}</section>'
+
+
+def _other(finding: Finding) -> str:
+    summary = f"<summary>Also: {escape(finding.verdict)} {_tags(finding)}</summary>"
+    return f'<details class="also {finding.severity.value}">{summary}{_finding(finding)}</details>'
+
+
+def _list(heading: str, lines: Iterable[str]) -> str:
+    items = _items(lines)
+    return f"<div><h2>{heading}</h2>{items}</div>" if items else ""
+
+
+def _items(lines: Iterable[str]) -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _table(rows: list[ProcessRow]) -> str:
+    names = (("pid", ""), ("who", ""), ("CPU", "number"), ("private", "number"), ("shared", "number"), ("what it does", ""))
+    head = "".join(f'<th class="{kind}">{name}</th>' for name, kind in names)
+    return f'<div class="wide"><table><tr>{head}</tr>{"".join(_table_row(row) for row in rows)}</table></div>'
+
+
+def _table_row(row: ProcessRow) -> str:
+    numbers = "".join(
+        f'<td class="number">{text}</td>' for text in (percent(row.cpu_share), bytes_text(row.private), bytes_text(row.shared))
+    )
+    doing = f"{escape(row.doing)}<br><small>{escape(row.where or row.command)}</small>"
+    return f"<tr><td>{row.pid}</td><td>{escape(row.who)}</td>{numbers}<td>{doing}</td></tr>"
+
+
+def _label(row: ProcessRow) -> str:
+    return f"{row.who} ({row.pid})"
+
+
+def _cpu_chart(rows: list[ProcessRow]) -> str:
+    bars = tuple(Bar(_label(row), (100 * row.cpu_share, 100 * row.delayed_share), percent(row.cpu_share)) for row in rows)
+    legend = ("ran", "wanted to run, no core was free")
+    return svg(Chart("CPU", "percent of one core, while it was watched", bars, legend, at_least=100.0), lambda value: f"{value:.0f} %")
+
+
+def _memory_chart(rows: list[ProcessRow]) -> str:
+    bars = tuple(Bar(_label(row), ((row.private or 0) / 1e6, (row.shared or 0) / 1e6), bytes_text(row.memory)) for row in rows)
+    legend = ("private", "its part of what is shared (PSS)")
+    return svg(Chart("Memory", "megabytes (MB)", bars, legend, at_least=100.0), lambda value: f"{value:,.0f}")
+
+
+def _room(exam: Examination) -> Iterator[str]:
+    patient, machine = exam.process(exam.patient), exam.machine
+    memory = f"{bytes_text(machine.memory_available)} of {bytes_text(machine.memory_total)} memory available"
+    yield f"machine: {plural(machine.cores, 'core')}, load {machine.load:.1f}, {memory}"
+    if patient and patient.shm:
+        yield f"/dev/shm: {bytes_text(patient.shm.free)} of {bytes_text(patient.shm.total)} free"
+    if patient and patient.descriptor_limit:
+        yield f"open files of the loop: {patient.descriptor_count} of {patient.descriptor_limit}"
+    for cgroup in exam.cgroups:
+        yield f"cgroup {cgroup.path}: {_cgroup(cgroup)}"
+
+
+def _cgroup(cgroup: Cgroup) -> str:
+    throttled = f"throttled in {cgroup.throttled_periods} of {cgroup.periods} periods"
+    cpu = f"{cgroup.cpu_quota_cores:.2g} cores, {throttled}" if cgroup.cpu_quota_cores else "no CPU limit"
+    memory = f"{bytes_text(cgroup.memory_used)} of {bytes_text(cgroup.memory_limit)} memory" if cgroup.memory_limit else "no memory limit"
+    return f"{cpu}; {memory}; {plural(cgroup.oom_kills, 'out-of-memory kill')}"
+
+
+def _stacks(exam: Examination) -> Iterator[str]:
+    for process in (*exam.processes, *exam.orphans):
+        threads = [thread for thread in process.threads if thread.last]
+        if threads:
+            inner = "".join(_stack(process, thread) for thread in threads)
+            yield f"<details><summary>{process.pid} {escape(process.name)}: {plural(len(threads), 'thread')}</summary>{inner}</details>"
+
+
+def _stack(process: Process, thread: Thread) -> str:
+    sample = thread.last
+    assert sample is not None
+    frames = "\n".join(escape(shown(frame)) for frame in own_part(sample.native or sample.frames)) or "no Python stack"
+    native = f"\n{escape('native: ' + ', '.join(sample.libraries))}" if sample.libraries else ""
+    asleep = f", last ran {seconds_text(sample.asleep_s)} ago" if sample.asleep_s else ""
+    name = escape(thread.python_name or thread.name)
+    return f"<h3>{thread.tid} {name}</h3><p>{escape(waiting_text(wait_of(process, thread)))}{asleep}</p><pre>{frames}{native}</pre>"

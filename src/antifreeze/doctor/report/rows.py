@@ -1,0 +1,104 @@
+"""One row per process, for people: who it is, what it does, what it costs. Text and page show the same rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antifreeze.doctor.facts.model import Examination, Process
+from antifreeze.doctor.findings.case import Case, LoaderCase, Worker
+from antifreeze.doctor.findings.frames import Frames, place, short
+from antifreeze.doctor.findings.waits import Wait, WaitKind, wait_of
+from antifreeze.doctor.findings.words import command_text, exit_text
+
+
+@dataclass(frozen=True)
+class ProcessRow:
+    pid: int
+    who: str
+    doing: str
+    where: str
+    cpu_share: float
+    delayed_share: float
+    private: int | None
+    shared: int | None
+    """Its fair part of what it shares with others."""
+    command: str
+
+    @property
+    def memory(self) -> int:
+        return (self.private or 0) + (self.shared or 0)
+
+
+def process_rows(case: Case) -> list[ProcessRow]:
+    """Loops with their workers first, then whatever else is in the tree."""
+    order = [process for loader in case.loaders for process in (loader.process, *(worker.process for worker in loader.workers))]
+    rest = [process for process in (*case.exam.processes, *case.orphans) if process not in order]
+    return [_row(process, case) for process in dict.fromkeys((*order, *rest))]
+
+
+def _row(process: Process, case: Case) -> ProcessRow:
+    loader = next((each for each in case.loaders if each.process.pid == process.pid), None)
+    worker = next((each for each in case.workers if each.process.pid == process.pid and not each.inline), None)
+    private, shared = _memory(process)
+    return ProcessRow(
+        pid=process.pid,
+        who=_who(process, loader, worker, case),
+        doing=_doing(process, loader, worker),
+        where=_where(process, loader, worker),
+        cpu_share=process.cpu_share,
+        delayed_share=process.delayed_share,
+        private=private,
+        shared=shared,
+        command=command_text(process.command) or process.name,
+    )
+
+
+def _who(process: Process, loader: LoaderCase | None, worker: Worker | None, case: Case) -> str:
+    if process in case.orphans:
+        return "orphan"
+    if loader is not None:
+        return "loop" if process.rank is None else f"loop, rank {process.rank}"
+    if worker is not None:
+        return "worker" if worker.number is None else f"worker {worker.number}"
+    if process.state == "Z":
+        return "dead"
+    return "helper" if any("multiprocessing." in word for word in process.command) else "other"
+
+
+def _doing(process: Process, loader: LoaderCase | None, worker: Worker | None) -> str:
+    if process.state == "Z":
+        return exit_text(process.exit_status)
+    if loader is not None:
+        return loader.loop.value
+    wait = worker.wait if worker else wait_of(process, process.main)
+    if worker is not None and wait.kind is not WaitKind.STOPPED:
+        return f"{worker.doing.value}{f' sample {worker.sample}' if worker.sample else ''}"
+    return waiting_text(wait)
+
+
+def waiting_text(wait: Wait) -> str:
+    if wait.kind is WaitKind.NOTHING:
+        return "runs"
+    return f"waits for {wait.kind.value}{f' ({wait.call})' if wait.call else ''}"
+
+
+def _where(process: Process, loader: LoaderCase | None, worker: Worker | None) -> str:
+    frames: Frames = process.main.last.frames if process.main and process.main.last else ()
+    frame = loader.place if loader else worker.place if worker else place(frames)
+    return short(frame) if frame else ""
+
+
+def _memory(process: Process) -> tuple[int | None, int | None]:
+    memory = process.last.memory if process.last else None
+    if memory is None:
+        return None, None
+    if memory.pss is None or memory.private is None:
+        return memory.anonymous, memory.file + memory.shared
+    return memory.private, max(0, memory.pss - memory.private)
+
+
+def title(exam: Examination) -> str:
+    process = exam.process(exam.patient)
+    command = f" ({command_text(process.command, 60)})" if process and process.command else ""
+    asked = f", asked about {exam.asked}" if exam.asked not in (0, exam.patient) else ""
+    return f"process {exam.patient}{command}{asked}"

@@ -1,0 +1,112 @@
+"""The clean server: one fresh single-threaded process that forks workers for a parent whose own forks are not safe.
+
+    parent ── Start(spec in an anonymous file, the worker's end) ──▶ server ── fork ──▶ worker
+           ◀── Started(pid) with a pidfd ─────────────────────────┘  └── waits for it ──▶ Exited(pid, code) to the parent
+
+1. The data set is unpickled once, here; each worker has it by the fork, so a replacement costs milliseconds.
+2. No thread of the parent's ever lived here: there is no lock that could have been inherited.
+3. It ends with its parent: the lifeline, as for workers.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import pickle
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+
+def main(descriptor: int) -> None:
+    """The body of the server process."""
+    settings = json.loads(os.environ.pop("ANTIFREEZE_SERVER"))
+    sys.path[:] = settings["path"]
+    sys.argv[:] = settings["argv"]
+    from antifreeze.worker.main import die_with_parent
+
+    line = socket.socket(fileno=descriptor)
+    die_with_parent(settings["lifeline"])
+    _Server(line).run()
+
+
+class _Server:
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._spec_key: str | None = None
+        self._specs: Any = None
+        self._wake, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def run(self) -> None:
+        selector = selectors.DefaultSelector()
+        selector.register(self._line, selectors.EVENT_READ)
+        selector.register(self._wake, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj == self._wake:
+                    os.read(self._wake, 4096)
+                    self._reap()
+                elif not self._serve():
+                    return
+
+    def _serve(self) -> bool:
+        packet, descriptors, _, _ = socket.recv_fds(self._line, 4096, 2)
+        if not packet:
+            return False
+        request = json.loads(packet)
+        specs_file, worker_end = descriptors
+        try:
+            if request["key"] != self._spec_key:
+                with mmap.mmap(specs_file, 0, access=mmap.ACCESS_READ) as content:
+                    self._specs = pickle.loads(content)
+                self._spec_key = request["key"]
+            self._start(request["worker"], worker_end)
+        except BaseException:
+            self._line.send(json.dumps({"failed": traceback.format_exc()}).encode()[:60_000])
+        finally:
+            os.close(specs_file)
+            os.close(worker_end)
+        return True
+
+    def _start(self, number: int, worker_end: int) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(number, worker_end)
+        pidfd = os.pidfd_open(pid)
+        socket.send_fds(self._line, [json.dumps({"started": pid}).encode()], [pidfd])
+        os.close(pidfd)
+
+    def _become_worker(self, number: int, worker_end: int) -> None:
+        from antifreeze.worker.main import run_worker
+
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._line.close()
+            run_worker(self._specs[number], socket.socket(fileno=os.dup(worker_end)))
+            code = 0
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._line.send(json.dumps({"exited": pid, "code": os.waitstatus_to_exitcode(status)}).encode())

@@ -1,0 +1,1 @@
+"""Messages and the one-to-one socket."""

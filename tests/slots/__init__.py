@@ -1,0 +1,1 @@
+"""Shared memory: layouts, parcels, the arena and the ring."""

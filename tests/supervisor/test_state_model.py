@@ -1,0 +1,141 @@
+"""PoolState in a random world (world.py); and proof that the world finds what is wrong."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from antifreeze.supervisor import state as module
+from antifreeze.supervisor.state import Action, FreeSlot, PoolState, Send, TakenBack, Task, Worker, WorkerGone
+
+from .world import World
+
+STEPS = 60
+thorough = settings(
+    max_examples=120, stateful_step_count=STEPS, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+until_found = settings(thorough, max_examples=400, phases=[Phase.generate], print_blob=False)
+
+Mutate = Callable[[pytest.MonkeyPatch], None]
+
+
+def test_in_any_world_every_row_is_loaded_once_or_reported_and_nothing_waits_for_ever() -> None:
+    run_state_machine_as_test(World, settings=thorough)
+
+
+# --- the same world around a state that is wrong -----------------------------------------------------------------------
+
+_around, _split = module._around, module._split_evenly
+_assign, _handle, _resolve = PoolState._assign, PoolState.handle, PoolState._resolve_if_done
+
+
+def forgets_the_tasks_of_the_dead(patch: pytest.MonkeyPatch) -> None:
+    def worker_gone(self: PoolState, event: WorkerGone) -> list[Action]:
+        self.workers[event.worker] = Worker(event.worker, live=False)
+        return []
+
+    patch.setattr(PoolState, "_worker_gone", worker_gone)
+
+
+def keeps_the_tasks_of_the_dead(patch: pytest.MonkeyPatch) -> None:
+    def worker_gone(self: PoolState, event: WorkerGone) -> list[Action]:
+        self.workers[event.worker].live = False
+        return []
+
+    patch.setattr(PoolState, "_worker_gone", worker_gone)
+
+
+def gives_a_task_to_two(patch: pytest.MonkeyPatch) -> None:
+    def assign(self: PoolState) -> list[Action]:
+        actions = _assign(self)
+        others = [worker.number for worker in self.workers if worker.live]
+        return actions + [Send(other, action.task) for action in actions[:1] for other in others if isinstance(action, Send)]
+
+    patch.setattr(PoolState, "_assign", assign)
+
+
+def frees_slots_that_are_written_to(patch: pytest.MonkeyPatch) -> None:
+    def discard_all(self: PoolState) -> list[Action]:
+        freed: list[Action] = [FreeSlot(batch.slot) for batch in self.batches.values()]
+        self.forget_all()
+        for worker in self.workers:
+            worker.queue.clear()
+        return freed
+
+    patch.setattr(PoolState, "discard_all", discard_all)
+
+
+def loses_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
+    def take_back_to_backlog(self: PoolState, event: TakenBack) -> None:
+        worker = self.workers[event.worker]
+        worker.queue = deque(task for task in worker.queue if task.number not in event.tasks)
+
+    patch.setattr(PoolState, "take_back_to_backlog", take_back_to_backlog)
+
+
+def resolves_before_the_last_task(patch: pytest.MonkeyPatch) -> None:
+    def resolve(self: PoolState, batch: module.Batch) -> list[Action]:
+        batch.open_tasks.clear()
+        return _resolve(self, batch)
+
+    patch.setattr(PoolState, "_resolve_if_done", resolve)
+
+
+def forgives_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(module, "STRIKES", 99)
+
+
+def drops_the_suspect(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(module, "_around", lambda rows, row, alone: _around(rows, row, alone=False))
+
+
+def loads_a_row_twice(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(module, "_split_evenly", lambda rows, parts: [(0, count + first) for first, count in _split(rows, parts)])
+
+
+def ignores_bonds(patch: pytest.MonkeyPatch) -> None:
+    def worker_for(self: PoolState, task: Task) -> Worker | None:
+        return next((worker for worker in self.workers if worker.live), None)
+
+    patch.setattr(PoolState, "_worker_for", worker_for)
+
+
+def gives_to_the_dead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PoolState, "_worker_for", lambda self, task: self.workers[task.worker or 0])
+
+
+def lets_those_who_come_back_wait(patch: pytest.MonkeyPatch) -> None:
+    def handle(self: PoolState, event: module.Event) -> list[Action]:
+        if isinstance(event, module.WorkerBack):
+            self.workers[event.worker].live = True
+            return []
+        return _handle(self, event)
+
+    patch.setattr(PoolState, "handle", handle)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        forgets_the_tasks_of_the_dead,
+        keeps_the_tasks_of_the_dead,
+        gives_a_task_to_two,
+        frees_slots_that_are_written_to,
+        loses_what_was_taken_back,
+        resolves_before_the_last_task,
+        forgives_for_ever,
+        drops_the_suspect,
+        loads_a_row_twice,
+        ignores_bonds,
+        gives_to_the_dead,
+        lets_those_who_come_back_wait,
+    ],
+)
+def test_the_world_finds_a_state_that(mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(World, settings=until_found)
