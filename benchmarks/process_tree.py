@@ -48,17 +48,52 @@ def in_session(session: int) -> list[int]:
     return found
 
 
-def pss_bytes(session: int) -> int:
+@dataclass(frozen=True)
+class Memory:
+    pss_bytes: int
     """Proportional set size: shared pages are divided among those who map them, so the sum counts each once."""
-    return sum(_pss_of(pid) for pid in in_session(session))
+    held_bytes: int
+    """That, and shared memory which somebody holds by a descriptor while nobody maps it: batches in a queue, for one."""
+
+
+def memory_of(session: int) -> Memory:
+    pids = in_session(session)
+    pss = sum(_pss_of(pid) for pid in pids)
+    mapped = set().union(*(_mapped_shared_files(pid) for pid in pids))
+    held = {inode: size for pid in pids for inode, size in _open_shared_files(pid).items() if inode not in mapped}
+    return Memory(pss, pss + sum(held.values()))
 
 
 def _pss_of(pid: int) -> int:
+    for line in _lines(pid, "smaps_rollup"):
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _mapped_shared_files(pid: int) -> set[int]:
+    """Inodes of shared memory; a line of maps is: range, rights, offset, device, inode, path."""
+    return {int(line.split(None, 5)[4]) for line in _lines(pid, "maps") if "/dev/shm/" in line or "/memfd:" in line}
+
+
+def _open_shared_files(pid: int) -> dict[int, int]:
+    """Inode and bytes in use of each."""
+    found = {}
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            if os.readlink(entry.path).startswith(("/dev/shm/", "/memfd:")):
+                file = os.stat(entry.path)
+                found[file.st_ino] = file.st_blocks * 512
+    except OSError:  # the process, or its descriptor, is gone
+        pass
+    return found
+
+
+def _lines(pid: int, name: str) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text().splitlines()
     except OSError:  # it ended meanwhile
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+        return []
 
 
 def _usage_of(pid: int) -> Usage:

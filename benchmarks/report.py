@@ -59,7 +59,8 @@ class Report:
             self.rates(markdown),
             "samples/s: median of the rounds ± half their range. Ratios: median over the rounds of the ratio within a round.",
             self.costs(markdown),
-            "CPU seconds, page faults: whole process tree, construction to close. PSS: peak of the tree; added: over the data set alone.",
+            "CPU seconds, page faults per sample: of the whole process tree, construction to close. PSS: its peak; held: with shared\n"
+            "memory that nobody maps but somebody holds (batches in a queue); added: how much of that is not the data set.",
         ]
         if len(self.labels) > 1:
             note = (
@@ -84,7 +85,7 @@ class Report:
         return render(head, rows, markdown)
 
     def costs(self, markdown: bool) -> str:
-        head = ["cost", "loader", "GB/s", "CPU s/1000", "faults/sample", "start ms", "first ms", "epoch 2 ms", "PSS MB", "added MB"]
+        head = ["cost", "loader", "GB/s", "CPU s/1000", "faults", "start ms", "first ms", "epoch 2 ms", "PSS MB", "held MB", "added MB"]
         rows = [self._cost_row(name, setting, list_of) for (name, setting), list_of in self.outcomes.items()]
         return render(head, rows, markdown)
 
@@ -139,9 +140,8 @@ class Report:
 
     def _cost_row(self, name: str, setting: Setting, list_of: Sequence[Outcome]) -> list[str]:
         column = (setting.label, setting.workers)
-        memory = [outcome for outcome in list_of if outcome.peak_pss_bytes is not None]
         if not self._values(name, column, _samples_per_s):
-            return [name, setting.title, *("failed" for _ in range(8))]
+            return [name, setting.title, *("failed" for _ in range(9))]
         cells = [name, setting.title]
         cells.append(f"{median(self._values(name, column, _of_result('bytes_per_s'))) / 1e9:.2f}")
         cells += [quantity(median(self._values(name, column, value))) for value in (_cpu, _faults)]
@@ -149,8 +149,9 @@ class Report:
             cells += ["", "", ""]
         else:
             cells += [milliseconds(median(self._values(name, column, value))) for value in (_start_s, _first_batch_s, _second_epoch_s)]
-        for values in ([outcome.peak_pss_bytes for outcome in memory], [outcome.loader_pss_bytes for outcome in memory]):
-            cells.append(f"{median(value for value in values if value is not None) / 1e6:.0f}" if memory else "")
+        for value in MEMORY:
+            found = self._values(name, column, value)
+            cells.append(f"{median(found) / 1e6:.0f}" if found else "")
         return cells
 
     def _rate(self, name: str, column: tuple[str, int]) -> str:
@@ -168,7 +169,7 @@ class Report:
         """Of every round that counts for it: memory comes from its own rounds, all else from the others."""
         setting = self.settings.get((name, *column))
         outcomes = self.outcomes.get((name, setting), []) if setting else []
-        wants_memory = value is _pss
+        wants_memory = value in MEMORY
         found = [value(outcome) for outcome in outcomes if outcome.result and (outcome.peak_pss_bytes is not None) == wants_memory]
         return [each for each in found if each is not None]
 
@@ -186,12 +187,13 @@ def _of_result(name: str) -> Callable[[Outcome], float | None]:
     return lambda outcome: getattr(outcome.result, name) if outcome.result else None
 
 
-def _pss(outcome: Outcome) -> float | None:
-    return outcome.peak_pss_bytes
+def _of_outcome(name: str) -> Callable[[Outcome], float | None]:
+    return lambda outcome: getattr(outcome, name)
 
 
 _samples_per_s, _start_s, _first_batch_s = _of_result("samples_per_s"), _of_result("start_s"), _of_result("first_batch_s")
 _second_epoch_s, _cpu, _faults = _of_result("second_epoch_s"), _of_result("cpu_s_per_1000"), _of_result("faults_per_sample")
+MEMORY = (_pss, _held, _added) = (_of_outcome("peak_pss_bytes"), _of_outcome("peak_held_bytes"), _of_outcome("added_bytes"))
 
 LESS_IS_BETTER = (
     ("start", _start_s),
@@ -200,4 +202,5 @@ LESS_IS_BETTER = (
     ("CPU", _cpu),
     ("faults", _faults),
     ("PSS", _pss),
+    ("held", _held),
 )

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from measure import Request, Result
-from process_tree import in_session, pss_bytes
+from process_tree import Memory, in_session, memory_of
 
 HERE = Path(__file__).resolve().parent
 SOURCE_TREE = HERE.parent / "src"
@@ -29,8 +29,10 @@ class Outcome:
     error: str = ""
     peak_pss_bytes: int | None = None
     """Of the whole process tree, data set included; None if nobody looked."""
-    loader_pss_bytes: int | None = None
-    """How much of it came after the data set was built."""
+    peak_held_bytes: int | None = None
+    """The same with shared memory that is held but not mapped."""
+    added_bytes: int | None = None
+    """How much of that came after the data set was built."""
     left_behind: int = 0
     """Processes that were still there after the measurement had ended."""
 
@@ -41,7 +43,7 @@ def run(request: Request, memory: bool) -> Outcome:
         environment = measuring_environment()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, start_new_session=True, env=environment)
         try:
-            lines, base_bytes, peak_bytes = _watch(process, memory)
+            lines, seen = _watch(process, memory)
             left_behind = _left_behind(process.pid)
         finally:
             _end_session(process)
@@ -50,9 +52,16 @@ def run(request: Request, memory: bool) -> Outcome:
     if process.returncode != 0 or not lines:
         return Outcome(None, last_words[-1] if last_words else f"exit code {process.returncode}", left_behind=left_behind)
     result = Result(**json.loads(lines[-1]))
-    if not memory:
+    if not seen:
         return Outcome(result, left_behind=left_behind)
-    return Outcome(result, "", peak_bytes, peak_bytes - base_bytes, left_behind)
+    peak_held_bytes = max(each.held_bytes for each in seen)
+    return Outcome(
+        result,
+        peak_pss_bytes=max(each.pss_bytes for each in seen),
+        peak_held_bytes=peak_held_bytes,
+        added_bytes=peak_held_bytes - seen[0].held_bytes,
+        left_behind=left_behind,
+    )
 
 
 def measuring_environment() -> dict[str, str]:
@@ -60,11 +69,11 @@ def measuring_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(SOURCE_TREE), os.environ.get("PYTHONPATH", "")]))}
 
 
-def _watch(process: subprocess.Popen[bytes], memory: bool) -> tuple[list[str], int, int]:
-    """Reads its output until it ends or the limit is over; base memory is that at "ready", the first line."""
+def _watch(process: subprocess.Popen[bytes], memory: bool) -> tuple[list[str], list[Memory]]:
+    """Its output until it ends or the limit is over, and its memory again and again from "ready", the first line, on."""
     assert process.stdout is not None
     deadline_s = time.monotonic() + MEASUREMENT_LIMIT_S
-    output, base_bytes, peak_bytes = b"", 0, 0
+    output, seen = b"", []
     while time.monotonic() < deadline_s:
         readable, _, _ = select.select([process.stdout], [], [], MEMORY_EVERY_S if memory else 1.0)
         if readable:
@@ -74,10 +83,8 @@ def _watch(process: subprocess.Popen[bytes], memory: bool) -> tuple[list[str], i
                 process.wait(timeout=10)
                 break
         if memory and output.count(b"\n") == 1:
-            now_bytes = pss_bytes(process.pid)
-            base_bytes = base_bytes or now_bytes
-            peak_bytes = max(peak_bytes, now_bytes)
-    return output.decode().splitlines()[1:], base_bytes, peak_bytes
+            seen.append(memory_of(process.pid))
+    return output.decode().splitlines()[1:], seen
 
 
 def _left_behind(session: int) -> int:

@@ -8,7 +8,7 @@ AntifreezeError
     ├── LoaderTimeout                    `timeout` seconds passed without a batch
     ├── SampleTimeout                    one sample took longer than `sample_timeout_s`
     ├── SampleLost                       one sample ended its worker again and again
-    ├── BadSample                        a sample that is None, or does not fit the others of its batch
+    ├── BadSample        (TypeError)     a sample that is None, or does not fit the others of its batch
     ├── TooManyBadSamples                more were skipped or replaced than `max_bad_samples` allows
     ├── BatchNotPicklable                what the collate function made cannot leave the worker
     ├── BatchTooLarge                    a batch that does not fit into memory or `memory_budget`
@@ -51,7 +51,7 @@ class SampleLost(LoadingError):
     pass
 
 
-class BadSample(LoadingError):
+class BadSample(LoadingError, TypeError):
     pass
 
 

@@ -8,7 +8,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import Dataset, Sampler
@@ -24,10 +24,11 @@ from antifreeze.slots.ring import Ring
 from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader
 from antifreeze.tuning.cores import auto_workers
 
+_T_co = TypeVar("_T_co", covariant=True)
 _warned_of_platform = False
 
 
-class DataLoader(TorchDataLoader):  # type: ignore[type-arg]
+class DataLoader(TorchDataLoader[_T_co]):
     """A drop-in for `torch.utils.data.DataLoader`: the same arguments in the same order, and our own by keyword.
 
     on_bad_sample       "raise" (default), "skip", "replace", or a callable (index, error) that returns one of them
@@ -44,7 +45,7 @@ class DataLoader(TorchDataLoader):  # type: ignore[type-arg]
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: Dataset[_T_co],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
@@ -140,11 +141,20 @@ class DataLoader(TorchDataLoader):  # type: ignore[type-arg]
             self._spare_ring.close()
             self._spare_ring = None
 
-    def __enter__(self) -> DataLoader:
+    def __enter__(self) -> DataLoader[_T_co]:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is a loader of its own: it shares no workers, no memory and no counts with this one."""
+        fresh = {"_ledger": Ledger(), "_spare_ring": None, "_open": None, "_cursor": None}
+        return {**self.__dict__, **fresh}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__dict__["_open"] = weakref.WeakSet()
 
     # --- what it did ---
 

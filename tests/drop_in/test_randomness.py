@@ -55,7 +55,7 @@ def other_generator_late(index: int) -> float:
 
 
 def numpy_integers(index: int) -> Any:
-    return np.random.randint(0, 1000, 3), np.random.permutation(4), random.choice("abc"), random.getrandbits(70)
+    return np.random.randint(0, 1000, 3), np.random.permutation(4), random.choice("abc"), random.getrandbits(60)
 
 
 SAMPLES = [

@@ -14,7 +14,8 @@ from .contract import CLASS_UNDER_TEST, Case, Ours, assert_same, drain, ours_onl
 from .datasets import Count, Squares
 from .resuming import MAPS, STREAMS, Counted, Saved, bytes_of, new_loader, resume, through_a_file, uninterrupted
 
-pytestmark = [stateful_only, pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")]  # torchdata calls it
+NOISE = ["ignore:'set_vital' is deprecated", "ignore:This DataLoader will create"]  # torchdata calls the one, torch says the other
+pytestmark = [stateful_only, pytest.mark.filterwarnings(*NOISE)]
 
 
 def expected(whole: Any, name: str) -> list[list[bytes]]:
@@ -38,7 +39,9 @@ def check(case: Case, whole: Any, name: str, num_workers: int, **more: Any) -> A
 def test_map_style_from_every_position(case: Case, saving_workers: int) -> None:
     whole = uninterrupted(case, saving_workers)
     assert bytes_of(whole.first) != bytes_of(whole.second), "an epoch like the other would prove nothing"
-    for name in whole.saved:
+    for name, saved in whole.saved.items():
+        if case.name == "sampler with a state" and name != "end" and saved.taken == len(whole.first):
+            continue  # it has gone over to its next epoch by itself, and cannot be asked
         check(case, whole, name, 0)
     middle = str(len(whole.first) // 2)
     check(case, whole, "0", 3)

@@ -27,6 +27,7 @@ from antifreeze.options import OnBadSample, Options
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch, Quarantine
 from antifreeze.plan.stream_plan import StreamPlan, StreamPosition, StreamProgress
 from antifreeze.slots.ring import Ring
+from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.observe import available_memory_bytes
 from antifreeze.supervisor.policy import batches_in_flight, tasks_per_batch, within_budget
 from antifreeze.supervisor.pool import Pool
@@ -70,6 +71,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         resume, seeded = loader._take_resume_state()
         source = _SeedSource(loader.generator)
         super().__init__(loader)
+        if not self._num_workers and self._timeout != 0:
+            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
         if seeded:
             source.put_back()  # the interrupted run drew these seeds; they are in the state
             self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
@@ -88,6 +91,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._desk = BadSampleDesk(self._options, self._ledger.bad_samples, self._dataset)
         self._limit = _limit(self._options)
         self._splits = self._map and self._collate_fn is default_collate and self._auto_collation and not fetches_many(self._dataset)
+        self._fetches_many = self._map and fetches_many(self._dataset)
         self._static = False
         self._whole_only = loader._rows_failed
         self._ring = loader._borrow_ring()
@@ -97,7 +101,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 self._worker_init_fn = sharded_init_fn(self._worker_init_fn, self._world_size, self._rank)
             self._context, self._use_server = loader._start_context()
         self.pool: Pool | LocalPool = self._make_pool()
-        self._finalizer = weakref.finalize(self, _close, self.pool, weakref.ref(loader), self._ring)
+        self._finalizer = self._finalizing(loader)
+        if self._num_workers:
+            super()._reset(loader, first_iter=True)  # torch's iterator with workers asks the sampler, and draws, a second time
         self._begin(resume)
 
     def __repr__(self) -> str:
@@ -107,6 +113,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def close(self) -> None:
         """Ends the workers; may be called twice."""
         self._finalizer()
+        self.pool.contents.clear()
+        self.pool.state.forget_all()
+        self._in_flight.clear()
+
+    def _finalizing(self, loader: Any) -> Any:
+        crew = self.pool.crew if isinstance(self.pool, Pool) else None
+        return weakref.finalize(self, _close, crew, weakref.ref(loader), self._ring)
 
     # --- beginning ---
 
@@ -217,7 +230,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._finalizer.detach()
             self._ring = loader._borrow_ring()
             self.pool = self._make_pool()
-            self._finalizer = weakref.finalize(self, _close, self.pool, weakref.ref(loader), self._ring)
+            self._finalizer = self._finalizing(loader)
         else:
             pool.begin_epoch(self._specs())
         self._begin(resume)
@@ -263,10 +276,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._planned.popleft()
             ticket = self._next_ticket()
             self._in_flight[ticket] = InFlight(ticket, planned, None)
-            indices = list(planned.indices) if self._auto_collation else planned.indices
+            # __getitems__ gets what the batch sampler gave, be it a list or a tuple
+            copies = self._auto_collation and not self._fetches_many and isinstance(planned.indices, (list, tuple))
+            indices = list(planned.indices) if copies else planned.indices
             worker = planned.number % self._num_workers if self._static else None
             tasks = self._tasks_for(planned.rows)
-            self.pool.submit(ticket, Content(indices, planned.position), planned.rows, tasks, worker)
+            content = Content(indices, planned.position, divisible=self._auto_collation and isinstance(indices, list))
+            self.pool.submit(ticket, content, planned.rows, tasks, worker)
 
     def _submit_streams(self, room: int) -> None:
         while len(self._in_flight) < max(room, self._prefetch_factor * self._num_workers):
@@ -277,7 +293,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             ticket = self._next_ticket()
             self._in_flight[ticket] = InFlight(ticket, None, stream)
             worker = stream % max(1, self._num_workers)
-            self.pool.submit(ticket, Content(b"", 0), self._batch_rows, 1, worker, stream=stream)
+            self.pool.submit(ticket, Content(b"", 0, divisible=False), self._batch_rows, 1, worker, stream=stream)
 
     def _tasks_for(self, rows: int) -> int:
         splits = self._splits and not self._static and not self._whole_only
@@ -419,7 +435,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         fills: dict[int, Any] = {}
         for row in sorted(batch.bad_rows):
             failure = failure_of(batch.bad_rows[row])
-            index = content.indices[row] if isinstance(content.indices, list) else content.indices
+            index = content.indices[row] if self._auto_collation else content.indices
             choice = self._desk.decide(
                 failure,
                 index,
@@ -524,14 +540,12 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return self.cursor.state(self._loader_generator)
 
 
-def _close(pool: Pool | LocalPool, loader_ref: Any, ring: Ring) -> None:
-    pool.close()
-    pool.contents.clear()
-    pool.state.forget_all()
-    ring.recall_filling()
+def _close(crew: Crew | None, loader_ref: Any, ring: Ring) -> None:
+    if crew is not None:
+        crew.close()
     loader = loader_ref()
     if loader is not None:
-        loader._fork_is_unsafe |= isinstance(pool, Pool) and pool.use_server
+        loader._fork_is_unsafe |= crew is not None and crew.use_server
         loader._return_ring(ring)
     else:
         ring.close()

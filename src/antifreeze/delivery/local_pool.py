@@ -116,7 +116,7 @@ class LocalPool:
     def _run(self, task: Task) -> None:
         batch, content = self.state.batches[task.batch], self.contents[task.batch]
         indices = content.indices
-        if batch.stream is None and isinstance(indices, list):
+        if content.divisible:
             indices = indices[task.first_row : task.first_row + task.rows]
         work = fetch.Task(
             task.number, task.batch, batch.slot, batch.rows, task.first_row, content.position + task.first_row, indices, task.whole

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from antifreeze.doctor.errors import PatientEnded, PatientError
+from antifreeze.doctor.errors import NoSuchProcess, PatientEnded, PatientError
 from antifreeze.doctor.facts.examine import begin_visit
 from antifreeze.doctor.facts.model import Examination
 from antifreeze.doctor.findings.diagnose import diagnose
@@ -77,19 +77,23 @@ def examine_and_diagnose(pid: int, seconds: float | None = None, *, native: bool
 
 
 def _watch(args: argparse.Namespace) -> int:
-    """The exit code is that of the last examination."""
-    code = HEALTHY
+    """Until the process ends or Ctrl-C; the exit code is that of the last examination."""
+    code = _once(args)
     try:
         while True:
-            code = _once(args)
-            time.sleep(PAUSE_S)
+            _pause()
             if not args.json:
                 print("\n" + "-" * 80 + f"\n{time.strftime('%H:%M:%S')}\n")
-    except PatientEnded as error:
-        print(f"antifreeze doctor: {error}", file=sys.stderr)
+            code = _once(args)
+    except (NoSuchProcess, PatientEnded):
+        print(f"antifreeze doctor: process {args.pid} has ended", file=sys.stderr)
         return code
     except KeyboardInterrupt:
         return code
+
+
+def _pause() -> None:
+    time.sleep(PAUSE_S)
 
 
 def _show(exam: Examination, diagnosis: Diagnosis, args: argparse.Namespace) -> None:

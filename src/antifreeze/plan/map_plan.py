@@ -36,7 +36,7 @@ class PlannedBatch:
 
     @property
     def rows(self) -> int:
-        return len(self.indices) if isinstance(self.indices, list) else 1
+        return self.after.samples - self.position
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,11 @@ class MapPlan:
         if indices is _END:
             return None
         before = self.position
-        if self._auto_collation and not isinstance(indices, list):
-            indices = list(indices)
+        if self._auto_collation and not isinstance(indices, (list, tuple)):
+            indices = _listed(indices)
         if self.beginning is None:
             self.beginning = _check_sum([indices])
-        count = len(indices) if self._auto_collation else 1
+        count = len(indices) if self._auto_collation and isinstance(indices, (list, tuple)) else 1
         self.position = MapPosition(before.batches + 1, before.samples + count, self._sampler_state())
         return PlannedBatch(before.batches, indices, before.samples, self.position)
 
@@ -177,7 +177,11 @@ class MapPlan:
             return
         passed = self.position.samples if self.composes else self.position.batches
         first = list(islice(iterator, min(passed, self._index_sampler.batch_size) if self.composes else 1))
-        indices = first if self.composes else [list(index) if self._auto_collation else index for index in first]
+        indices = (
+            first
+            if self.composes
+            else [_listed(index) if self._auto_collation and not isinstance(index, tuple) else index for index in first]
+        )
         if _check_sum([indices] if self.composes else indices) != self.beginning:
             raise StateMismatch(
                 f"the sampler {type(self._source).__name__} gives another order than when the state was taken, so it cannot be resumed;\n"
@@ -190,6 +194,11 @@ class MapPlan:
             if source is not None and hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
                 return source.state_dict()
         return None
+
+
+def _listed(indices: Any) -> Any:
+    """A list of any iterable; what is none is left for the data set to refuse."""
+    return list(indices) if isinstance(indices, Iterable) else indices
 
 
 def _check_sum(indices: list[Any]) -> int:

@@ -54,8 +54,12 @@ class Runner:
         return [self._pool.submit(self._one, run) for run in runs]
 
     def verdicts(self, runs: Sequence[Run]) -> Iterator[Verdict]:
-        for done in as_completed(self.start(runs)):
+        """As they come; the heavy ones last and one at a time, so that they disturb nobody's clock."""
+        for done in as_completed(self.start([run for run in runs if not run.fault.heavy])):
             yield done.result()
+        for run in runs:
+            if run.fault.heavy:
+                yield self.start([run])[0].result()
 
     def close(self, wait_s: float = 5.0) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -210,7 +210,7 @@ class Trial:
 
     def report(self, loader: Any) -> None:
         if hasattr(loader, "report"):
-            self._write(report=str(loader.report()))
+            self._write(report=_ends(str(loader.report()), 50_000))
 
     def caught(self, error: BaseException, lost: Iterable[Any]) -> None:
         """The program caught an error and goes on; `lost` is what the failed batch held."""

@@ -17,6 +17,7 @@ import errno
 import mmap
 import os
 import resource
+import weakref
 
 SLOT_STRIDE = 1 << 36
 _ARENA_BYTES = 1 << 52
@@ -34,6 +35,8 @@ class Arena:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._maps: dict[int, mmap.mmap] = {}
+        self._closer = weakref.finalize(self, os.close, descriptor)
+        self._closer.atexit = False
 
     @classmethod
     def create(cls) -> Arena:
@@ -78,9 +81,8 @@ class Arena:
     def close(self) -> None:
         """May be called twice."""
         self._maps.clear()
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        self._closer()
+        self.descriptor = -1
 
 
 def populate(mapped: mmap.mmap) -> None:

@@ -5,19 +5,17 @@
 1. It waits only inside `wait`, in steps of TICK_S at most, and looks at deadlines at each step.
 2. The end of a worker is an event like any other: its tasks are given out again once it is reaped.
 3. Past the restart budget, or when a worker cannot be started, it gives up with the whole story.
-4. `close` ends everything within a fixed bound and may be called twice; in a forked child it only lets go.
+4. Its processes and descriptors are its crew's, which ends them.
 """
 
 from __future__ import annotations
 
 import array
-import itertools
 import os
 import pickle
 import select
 import sys
 import time
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -43,10 +41,11 @@ from antifreeze.options import Options
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor import telling
-from antifreeze.supervisor.clean_server import PickledSpecs, cloudpickle_dumps, end_clean_server
+from antifreeze.supervisor.clean_server import PickledSpecs, cloudpickle_dumps
+from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.observe import oom_kills, private_bytes
 from antifreeze.supervisor.policy import RestartBudget, stall_intervals_s
-from antifreeze.supervisor.process import Born, ByContext, ByServer, Exit, WorkerProcess, end_all
+from antifreeze.supervisor.process import Born, ByContext, ByServer, Exit, WorkerProcess
 from antifreeze.supervisor.state import (
     WHOLE_BATCH,
     Action,
@@ -65,21 +64,17 @@ from antifreeze.supervisor.state import (
 from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.supervisor.watch import Look, Watch, where_is
 from antifreeze.supervisor.work import Content, Costs, StreamStart
-from antifreeze.worker.journal import Entry, Journal, Stage
+from antifreeze.worker.journal import Entry, Stage
 from antifreeze.worker.main import WorkerSpec
 
 TICK_S = 0.25
 UNKILLABLE_S = 5.0
-_numbers = itertools.count()
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 
 class Pool:
     def __init__(
         self, context: Any, specs: list[WorkerSpec], ring: Ring, options: Options, costs: Costs, story: Story, use_server: bool
     ) -> None:
-        self.number = next(_numbers)
-        self.owner_pid = os.getpid()
         self.ring = ring
         self.options = options
         self.story = story
@@ -91,28 +86,23 @@ class Pool:
         self.state = PoolState(len(specs), options.forgives)
         self._specs = specs
         self._context = context
-        self._journal = Journal.create(len(specs))
-        self._watch = Watch(self._journal, len(specs))
-        self._workers: list[WorkerProcess | None] = [None] * len(specs)
+        self.crew = Crew(len(specs), ring, use_server)
+        self._watch = Watch(self.crew.journal, len(specs))
         self._budget = RestartBudget(options.max_restarts_per_minute)
-        self._poll = select.epoll()
         self._by_descriptor: dict[int, int] = {}
         self._blame: dict[int, WorkerGone] = {}
         self._killed_at: dict[int, float] = {}
         self._recycling: set[int] = set()
-        self.use_server = use_server
         self._pickled_specs: PickledSpecs | None = None
         self._forks = context.get_start_method() == "fork"
         self._began_s = time.monotonic()
         self._oom_kills = oom_kills()
-        self._abandoned: list[WorkerProcess] = []
         self._whole_batch_calls = False
         self._last_stream_state: dict[int, bytes] = {}
-        _pools.add(self)
 
     def __repr__(self) -> str:
-        live = sum(worker is not None for worker in self._workers)
-        return f"<Pool {len(self._workers)} workers: {live} live, {self.costs.restarts} restarts, {self.state!r}>"
+        live = sum(worker is not None for worker in self.crew.workers)
+        return f"<Pool {len(self.crew.workers)} workers: {live} live, {self.costs.restarts} restarts, {self.state!r}>"
 
     # --- life ---
 
@@ -124,42 +114,25 @@ class Pool:
 
     @property
     def started(self) -> bool:
-        return any(worker is not None for worker in self._workers)
+        return any(worker is not None for worker in self.crew.workers)
 
     def close(self) -> None:
-        if self.closed:
-            return
-        workers = [worker for worker in self._workers if worker is not None]
-        self._workers = [None] * len(self._specs)
-        try:
-            if self.owner_pid == os.getpid():
-                self._abandoned += end_all(workers)
-                self.ring.release_quarantine(self.number)
-                if self.use_server and not any(pool.use_server and not pool.closed for pool in _pools if pool is not self):
-                    end_clean_server()
-        finally:
-            self._poll.close()
-            self._journal.close()
+        """May be called twice."""
+        self.crew.close()
 
     @property
     def closed(self) -> bool:
-        return bool(self._poll.closed)
-
-    def disown(self) -> None:
-        """In a forked child: the workers are the parent's."""
-        self._workers = []
-        self._poll.close()
-        self._journal.close()
+        return self.crew.closed
 
     def _start_worker(self, number: int) -> None:
-        self.ring.quarantine(self.number)
-        self._journal.clear(number)
+        self.ring.quarantine(self.crew.number)
+        self.crew.journal.clear(number)
         self._watch.forget(number)
-        shared = (self.ring.arena.descriptor, self._journal.descriptor)
+        shared = (self.ring.arena.descriptor, self.crew.journal.descriptor)
         worker = WorkerProcess(self._way(), self._specs[number], shared, number)
-        self._workers[number] = worker
+        self.crew.workers[number] = worker
         for descriptor in (worker.channel.fileno(), worker.pidfd):
-            self._poll.register(descriptor, select.EPOLLIN)
+            self.crew.poll.register(descriptor, select.EPOLLIN)
             self._by_descriptor[descriptor] = number
         for start in self.streams.values():
             if start.worker == number:
@@ -167,15 +140,15 @@ class Pool:
 
     def _way(self) -> Callable[..., Born]:
         """By the user's context; from the clean server where a fork has shown that it is not safe."""
-        if self.use_server and self._pickled_specs is None:
+        if self.crew.use_server and self._pickled_specs is None:
             try:
                 self._pickled_specs = PickledSpecs(self._specs)
             except Exception as error:
                 if not self._forks:
                     raise name_culprit(error, self._specs[0].picklable_parts(), dumps=cloudpickle_dumps) from error
-                self.use_server = False
+                self.crew.use_server = False
                 self._tell(Happening.WORKER_STARTED, f"the data set does not pickle ({error}), so workers are still forked")
-        if self.use_server and self._pickled_specs is not None:
+        if self.crew.use_server and self._pickled_specs is not None:
             return partial(ByServer, self._pickled_specs)
         return partial(ByContext, self._context)
 
@@ -202,7 +175,7 @@ class Pool:
         self._perform(self.state.discard_all())
         self.contents = {number: self.contents[number] for number in self.state.batches}
         self.streams.clear()
-        for worker in self._workers:
+        for worker in self.crew.workers:
             if worker is not None:
                 spec = specs[worker.number]
                 self._send(worker, NewEpoch(spec.epoch, pickle.dumps((spec.base_seed, spec.shared_seed))))
@@ -213,7 +186,7 @@ class Pool:
             self._open_stream(start)
 
     def _open_stream(self, start: StreamStart) -> None:
-        worker = self._workers[start.worker]
+        worker = self.crew.workers[start.worker]
         if worker is not None:
             message = OpenStream(start.stream, start.streams, start.skip_samples, start.batch_rows, start.state or b"")
             self._send(worker, message)
@@ -230,12 +203,12 @@ class Pool:
     def _send_task(self, number: int, task: Task) -> None:
         batch, content = self.state.batches[task.batch], self.contents[task.batch]
         indices = content.indices
-        if batch.stream is None and isinstance(indices, list):
+        if content.divisible:
             indices = indices[task.first_row : task.first_row + task.rows]
         payload, pickled = _encode_indices(indices)
         stream = -1 if batch.stream is None else batch.stream
         position = content.position + task.first_row
-        worker = self._workers[number]
+        worker = self.crew.workers[number]
         assert worker is not None
         self._send(
             worker,
@@ -267,7 +240,7 @@ class Pool:
             worker.outbox.clear()  # it has ended; that is an event of its own, and what it held comes back then
 
     def _take_back(self, number: int) -> None:
-        worker = self._workers[number]
+        worker = self.crew.workers[number]
         if worker is None:
             return
         tasks = []
@@ -280,7 +253,7 @@ class Pool:
             self._perform(self.state.handle(TakenBack(number, tuple(tasks))))
 
     def _take_back_all(self) -> None:
-        for number, worker in enumerate(self._workers):
+        for number, worker in enumerate(self.crew.workers):
             if worker is None:
                 continue
             unread = tuple(message.task for message in worker.take_back() if isinstance(message, Work))
@@ -322,9 +295,9 @@ class Pool:
                 raise LoaderTimeout(f"DataLoader timed out after {timeout_s:g} seconds\n{self.describe_wait(reason, waited_s)}")
 
     def _check_usable(self) -> None:
-        if self.owner_pid != os.getpid():
+        if self.crew.owner_pid != os.getpid():
             raise LoaderClosed(
-                f"this iterator belongs to process {self.owner_pid}; make a new one with iter(loader) in process {os.getpid()}"
+                f"this iterator belongs to process {self.crew.owner_pid}; make a new one with iter(loader) in process {os.getpid()}"
             )
         if self.closed:
             raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
@@ -332,9 +305,9 @@ class Pool:
     def _drain(self, wait_s: float) -> None:
         """Handles everything that has arrived, waiting up to wait_s for the first of it."""
         gone: list[int] = []
-        for descriptor, _ in self._poll.poll(wait_s):
+        for descriptor, _ in self.crew.poll.poll(wait_s):
             number = self._by_descriptor.get(descriptor)
-            worker = None if number is None else self._workers[number]
+            worker = None if number is None else self.crew.workers[number]
             if number is None or worker is None:
                 continue
             self._receive_all(number, worker)
@@ -371,7 +344,7 @@ class Pool:
             self._last_stream_state[message.stream] = message.payload
         elif isinstance(message, Ready):
             self.user_seeded = message.user_seeded
-            worker = self._workers[number]
+            worker = self.crew.workers[number]
             assert worker is not None
             worker.ready = True
 
@@ -398,13 +371,13 @@ class Pool:
     # --- faults ---
 
     def _worker_gone(self, number: int) -> None:
-        worker = self._workers[number]
+        worker = self.crew.workers[number]
         assert worker is not None
-        entry = self._journal.row(number).read()
+        entry = self.crew.journal.row(number).read()
         end = worker.reap()
         self._forget_descriptors(worker)
         worker.let_go()
-        self._workers[number] = None
+        self.crew.workers[number] = None
         gone = self._blame.pop(number, None) or self._suspect(number, entry, end)
         self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {self._explain(end)}")
         self._replace(number, gone)
@@ -424,7 +397,7 @@ class Pool:
 
     def _forget_descriptors(self, worker: WorkerProcess) -> None:
         for descriptor in (worker.channel.fileno(), worker.pidfd):
-            self._poll.unregister(descriptor)
+            self.crew.poll.unregister(descriptor)
             self._by_descriptor.pop(descriptor, None)
 
     def _kill(self, number: int, worker: WorkerProcess) -> None:
@@ -435,8 +408,8 @@ class Pool:
         """SIGKILL did not end it (the kernel waits for a device): it is left behind, and what it may still write to is never used again."""
         self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) cannot be ended and is left behind")
         self._forget_descriptors(worker)
-        self._workers[number] = None
-        self._abandoned.append(worker)
+        self.crew.workers[number] = None
+        self.crew.abandoned.append(worker)
         for batch in {task.batch for task in self.state.workers[number].queue}:
             moved = self.state.batches[batch]
             self.ring.abandon(moved.slot)
@@ -445,11 +418,11 @@ class Pool:
 
     def _recycle_if_due(self, number: int) -> None:
         """Between two tasks: a worker that has done its share, or grown too large, makes room for a fresh one."""
-        worker = self._workers[number]
+        worker = self.crew.workers[number]
         samples, size = self.options.recycle_after_samples, self.options.recycle_after_bytes
         if worker is None or number in self._recycling or (samples is None and size is None):
             return
-        due = samples is not None and self._journal.row(number).read().samples >= samples
+        due = samples is not None and self.crew.journal.row(number).read().samples >= samples
         if due or (size is not None and private_bytes(worker.pid) >= size):
             self._recycling.add(number)
             self._blame[number] = WorkerGone(number)
@@ -467,7 +440,7 @@ class Pool:
 
     def _check_deadlines(self) -> None:
         now_s = time.monotonic()
-        for number, worker in enumerate(self._workers):
+        for number, worker in enumerate(self.crew.workers):
             if worker is None:
                 continue
             if number in self._killed_at:
@@ -495,7 +468,7 @@ class Pool:
         )
         self._tell(Happening.DEADLINE, text)
         print(f"antifreeze: {text}", file=sys.stderr, flush=True)
-        self.use_server = True
+        self.crew.use_server = True
         self._blame[number] = WorkerGone(number)
         self._kill(number, worker)
 
@@ -540,7 +513,7 @@ class Pool:
         now_s = time.monotonic()
         seen = [
             (worker, self._watch.look(number, now_s).entry, now_s - self._watch.look(number, now_s).since_s)
-            for number, worker in enumerate(self._workers)
+            for number, worker in enumerate(self.crew.workers)
             if worker is not None
         ]
         return telling.waiting(reason, waited_s, seen, self.options.sample_timeout_s)
@@ -556,12 +529,3 @@ def _encode_indices(indices: Any) -> tuple[bytes, int]:
         return pickle.dumps(indices, protocol=5), 1
     except Exception as error:
         raise LoadingError(f"the sampler gave an index that cannot be sent to a worker: {error}") from error
-
-
-def _after_fork_in_child() -> None:
-    for pool in list(_pools):
-        pool.disown()
-    _pools.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -12,6 +12,7 @@ class Content:
 
     indices: Any
     position: int
+    divisible: bool  # a list of which a task may take a part
 
 
 @dataclass

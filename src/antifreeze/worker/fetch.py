@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import getitem
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.utils.data import Subset
 
-from antifreeze.errors import BatchNotPicklable, LoadingError
+from antifreeze.errors import BadSample, BatchNotPicklable, LoadingError
 from antifreeze.slots import parcel
 from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, RowLayout, learn, transpose, write_column
 from antifreeze.torch_private import default_collate
@@ -134,8 +134,6 @@ class SampleMaker:
     def not_picklable(self, task: Task, error: Exception) -> FetchError:
         maker = getattr(self._config.collate_fn, "__qualname__", repr(self._config.collate_fn))
         made_by = f"collate_fn {maker}" if self._config.auto_collation else f"the data set (sample {task.indices!r}) through {maker}"
-        if isinstance(error, RuntimeError) and "requires_grad" in str(error):
-            return self.fetch_error(error, "pickling the batch")
         text = (
             f"batch {task.batch} cannot leave its worker: {type(error).__name__}: {error}\n"
             f"  it was made by {made_by}; samples {_few(task.indices)}\n"
@@ -189,6 +187,8 @@ class MapFetcher:
 
     def load(self, task: Task) -> Outcome:
         began = time.perf_counter_ns()
+        if self._config.auto_collation and not isinstance(task.indices, (list, tuple)):
+            task = replace(task, indices=self._as_list(task.indices))
         if not self._config.auto_collation:
             sample = self._fetch_one(task)
             fetched = time.perf_counter_ns()
@@ -196,10 +196,16 @@ class MapFetcher:
             return self._maker.pack(task, collated, 1, fetched - began, time.perf_counter_ns() - fetched)
         if self._get_many is not None:
             return self._finish(task, self._fetch_many(task), {}, began)
-        if not self._maker.may_write_rows:
+        if not self._maker.may_write_rows or not task.indices:
             samples, failures = self._fetch_each(task)
             return self._finish(task, samples, failures, began)
         return self._load_rows(task, began)
+
+    def _as_list(self, indices: Any) -> list[Any]:
+        try:
+            return list(indices)
+        except TypeError as error:
+            raise self._maker.fetch_error(error, "reading the batch that the sampler gave") from error
 
     # --- asking the data set ---
 
@@ -336,8 +342,8 @@ class _NoRows(Exception):
     """The first sample of a task has no row layout."""
 
 
-def _none_error(index: Any) -> TypeError:
-    return TypeError(
+def _none_error(index: Any) -> BadSample:
+    return BadSample(
         f"sample {index!r} is None, which default_collate cannot put into a batch; "
         "return a sample, raise an exception (on_bad_sample decides), or use a collate_fn that knows None"
     )

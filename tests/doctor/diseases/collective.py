@@ -35,9 +35,9 @@ class Shard(Dataset):
 def train(rank, store):
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     for step, batch in enumerate(DataLoader(Shard(rank), batch_size=4, num_workers=1)):
-        if ALONE and rank == 1 and step == 150:
-            ready()
-            time.sleep(3600)
+        if ALONE and step == 150:
+            ready(**{"walker" if rank == 1 else "partner": os.getpid()})
+            time.sleep(3600 * rank)
         torch.distributed.all_reduce(batch)  # <- collective
 
 

@@ -25,5 +25,5 @@ def lower_the_limit(worker):
 
 
 if __name__ == "__main__":
-    for _batch in DataLoader(Ragged(), batch_size=1, num_workers=1, collate_fn=first, worker_init_fn=lower_the_limit):
+    for _batch in DataLoader(Ragged(), batch_size=1, num_workers=1, collate_fn=first, worker_init_fn=lower_the_limit):  # <- loop
         pass

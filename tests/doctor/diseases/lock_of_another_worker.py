@@ -1,6 +1,7 @@
 """Worker 1 waits for a multiprocessing.Lock that worker 0 took and does not give back."""
 
 import multiprocessing
+import os
 import time
 
 import torch
@@ -20,10 +21,10 @@ class Guarded(Dataset):
         if worker_number() == 0:
             with self.lock:
                 self.taken.set()
-                ready(role="holder", sample=index)
+                ready(holder=os.getpid(), sample=index)
                 time.sleep(3600)
         self.taken.wait()
-        ready(role="waiter", sample=index)
+        ready(waiter=os.getpid(), sample=index)
         with self.lock:  # <- here
             return torch.full((10,), index)
 

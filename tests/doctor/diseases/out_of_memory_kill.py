@@ -4,6 +4,7 @@ Needs a memory cgroup: the test makes one of 700 MB, and gives its cgroup.procs 
 """
 
 import os
+import re
 import sys
 import time
 
@@ -32,5 +33,5 @@ if __name__ == "__main__":
         for _batch in batches:
             pass
     except RuntimeError as error:
-        ready(said=str(error))
+        ready(victim=int(re.search(r"pid\D*(\d+)", str(error)).group(1)))
     time.sleep(3600)  # "waiting for the workers to come back"  # <- here

@@ -22,8 +22,7 @@ def stack(samples):
 
 if __name__ == "__main__":
     kept = []
-    for step, batch in enumerate(DataLoader(Images(), batch_size=1, num_workers=2, collate_fn=stack)):
+    for step, batch in enumerate(DataLoader(Images(), batch_size=1, num_workers=2, collate_fn=stack)):  # <- loop
         kept.append(batch)
-        print(step, flush=True)
         if step == 0:
             ready()

@@ -19,7 +19,7 @@ class FromServer(Dataset):
     def __getitem__(self, index):
         with socket.create_connection(self.address) as connection:
             connection.sendall(b"GET sample")
-            ready(address=list(self.address), sample=index)
+            ready(port=self.address[1], sample=index)
             return torch.tensor(list(connection.recv(10)))  # <- here
 
 

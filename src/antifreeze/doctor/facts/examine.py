@@ -13,12 +13,12 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from antifreeze.doctor.errors import PatientEnded
 from antifreeze.doctor.facts.descriptors import count_descriptors, filesystem_of, is_remote, read_descriptors, read_mounts, read_stderr_tail
 from antifreeze.doctor.facts.holders import find_holders, locks_that_matter, read_file_locks
-from antifreeze.doctor.facts.look import Look, SeenProcess, look
+from antifreeze.doctor.facts.look import Look, SeenProcess, look, main_frames
 from antifreeze.doctor.facts.machine import read_cgroup, read_machine
 from antifreeze.doctor.facts.model import Blindness, Cgroup, Examination, Frame, Process, Thread
 from antifreeze.doctor.facts.permission import explain_no_py_spy, explain_refusal
@@ -34,8 +34,9 @@ from antifreeze.doctor.facts.proc import (
 from antifreeze.doctor.facts.sockets import read_sockets
 from antifreeze.doctor.facts.stacks import find_py_spy
 from antifreeze.doctor.facts.threads import SeenThread
-from antifreeze.doctor.facts.tree import below, check_patient, find_orphans, find_root, orphans_of, parents
+from antifreeze.doctor.facts.tree import WORKER_NAMES, below, check_patient, find_orphans, find_root, orphans_of, parents
 
+GLANCE_S, MOST_LOOPS = 0.25, 4
 MOST_SOURCES = 50
 LARGEST_SOURCE = 1 << 20
 
@@ -50,21 +51,33 @@ class Visit:
     """Workers of a process that is gone."""
     py_spy: str | None
     first: Look
+    glances: dict[int, list[tuple[Frame, ...]]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Visit of process {self.root}: {len(self.first.processes)} processes>"
 
     def examine(self, window_s: float, *, native: bool = False) -> Examination:
         """Waits until `window_s` after the first look, and looks again. `native` stops each process for some milliseconds."""
-        time.sleep(max(0.0, window_s - (time.monotonic() - self.first.at_s)))
+        self._glance_until(self.first.at_s + window_s)
         found = self._compare(look(_pids(self.root, self.left_behind), self.py_spy, fair_memory=True, native=native))
         if not is_alive(self.root) and not self.left_behind:
             raise PatientEnded(f"process {self.root} ended while it was examined, after {time.monotonic() - self.first.at_s:.1f} s")
         return found
 
+    def _glance_until(self, end_s: float) -> None:
+        """How often a loop waits for data is told by looking at it often; its workers are looked at twice only."""
+        loops = _likely_loops(self.first) if self.py_spy else []
+        while (rest_s := end_s - time.monotonic()) > GLANCE_S:
+            time.sleep(GLANCE_S)
+            for pid in loops:
+                frames = main_frames(self.py_spy, pid)
+                if frames:
+                    self.glances.setdefault(pid, []).append(_absolute(pid, frames))
+        time.sleep(max(0.0, rest_s))
+
     def _compare(self, last: Look) -> Examination:
         first, py_spy = self.first, self.py_spy
-        processes = _join(first, last)
+        processes = tuple(replace(process, glances=tuple(self.glances.get(process.pid, ()))) for process in _join(first, last))
         inside = {process.pid for process in processes}
         locks = locks_that_matter(read_file_locks(), inside)
         orphans = look(find_orphans(inside), py_spy, fair_memory=True)
@@ -73,7 +86,7 @@ class Visit:
             window_s=last.at_s - first.at_s,
             processes=processes,
             asked=self.asked,
-            taken_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            taken_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC"),
             machine=read_machine(first.machine, last.machine),
             cgroups=_cgroups(first, last),
             file_locks=locks,
@@ -96,6 +109,13 @@ def begin_visit(pid: int) -> Visit:
 
 def examine(pid: int, window_s: float = 3.0) -> Examination:
     return begin_visit(pid).examine(window_s)
+
+
+def _likely_loops(seen: Look) -> list[int]:
+    """Python processes that have children and are no workers themselves; else the root."""
+    parents_seen = {process.stat.parent for process in seen.processes.values()}
+    candidates = [pid for pid, process in seen.processes.items() if process.is_python and process.stat.name not in WORKER_NAMES]
+    return ([pid for pid in candidates if pid in parents_seen] or candidates)[:MOST_LOOPS]
 
 
 def _pids(root: int, left_behind: tuple[int, ...]) -> list[int]:

@@ -11,7 +11,7 @@ from antifreeze.doctor.facts.model import Cgroup, Machine, OomKill
 from antifreeze.doctor.facts.proc import read_text
 
 UNLIMITED = 1 << 60
-MOST_LOG_LINES = 100_000
+MOST_LOG_LINES, MOST_KILLS = 100_000, 20
 CGROUP_ROOT = "/sys/fs/cgroup"
 
 
@@ -70,7 +70,8 @@ def read_oom_kills() -> tuple[OomKill, ...]:
 
 def parse_oom_kills(text: str) -> tuple[OomKill, ...]:
     pattern = re.compile(r"[^;\n]*;?((?:Memory cgroup o|O)ut of memory: Killed process (\d+) [^\n]*)")
-    return tuple(OomKill(pid=int(match.group(2)), text=match.group(1).strip()) for match in pattern.finditer(text))
+    found = [OomKill(pid=int(match.group(2)), text=match.group(1).strip()) for match in pattern.finditer(text)]
+    return tuple(found[-MOST_KILLS:])
 
 
 @dataclass(frozen=True)

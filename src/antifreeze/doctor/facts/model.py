@@ -90,9 +90,15 @@ class Thread:
     def cpu_used_s(self) -> float:
         return self.last.cpu_s - self.first.cpu_s if self.first and self.last else 0.0
 
-    @property
-    def delayed_s(self) -> float:
-        return self.last.delayed_s - self.first.delayed_s if self.first and self.last else 0.0
+    def cpu_share(self, window_s: float) -> float:
+        return min(1.0, self.cpu_used_s / window_s) if window_s > 0 else 0.0
+
+    def delayed_share(self, window_s: float) -> float:
+        """The kernel's clocks may differ between cores: more than there was time for is a mistake of theirs, and not counted."""
+        delayed_s = self.last.delayed_s - self.first.delayed_s if self.first and self.last else 0.0
+        if window_s <= 0 or self.cpu_used_s + delayed_s > 1.25 * window_s:
+            return 0.0
+        return min(1.0 - self.cpu_share(window_s), delayed_s / window_s)
 
 
 @dataclass(frozen=True)
@@ -188,6 +194,8 @@ class Process:
     first: ProcessSample | None = None
     last: ProcessSample | None = None
     threads: tuple[Thread, ...] = ()
+    glances: tuple[tuple[Frame, ...], ...] = ()
+    """The main thread's stack, seen several times between the two looks."""
 
     def descriptor(self, number: int) -> Descriptor | None:
         return next((each for each in self.descriptors if each.number == number), None)
@@ -213,8 +221,7 @@ class Process:
     @property
     def delayed_share(self) -> float:
         """Of the thread that waited longest for a free core."""
-        longest_s = max((thread.delayed_s for thread in self.threads), default=0.0)
-        return min(1.0, longest_s / self.window_s) if self.window_s > 0 else 0.0
+        return max((thread.delayed_share(self.window_s) for thread in self.threads), default=0.0)
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,19 @@ def check_patient(pid: int) -> None:
         raise NoSuchProcess(f"there is no process {pid}{_who_is_there()}")
     status = read_status(pid)
     if status is not None and not os.access(f"/proc/{pid}/fd", os.R_OK):
-        whose = f"process {pid} belongs to {_user(status.user)} and you are {_user(os.geteuid())}"
-        raise NotAllowed(f"{whose}: run it as that user, or `sudo antifreeze doctor {pid}`")
+        raise NotAllowed(f"{_why_not_allowed(pid, status.user)}, or `sudo antifreeze doctor {pid}`")
     if not any(looks_like_python(each) for each in below(pid, parents())):
         command = " ".join(read_command(pid)) or "a kernel thread"
         raise NotPython(f"process {pid} is not a Python process, and has none below it: {command[:120]}")
+
+
+def _why_not_allowed(pid: int, user: int) -> str:
+    if user != os.geteuid():
+        return f"process {pid} belongs to {_user(user)} and you are {_user(os.geteuid())}: run it as that user"
+    more_rights = "it has more rights (capabilities) than this shell, or made itself unreadable"
+    return (
+        f"process {pid} is your own, but the kernel does not let you look into it: {more_rights}; run it from a shell with the same rights"
+    )
 
 
 def _who_is_there() -> str:

@@ -92,6 +92,14 @@ class LoaderCase:
     waited_s: float | None = None
     """Since the loop last got a batch, or asked for one."""
     dead: tuple[Process, ...] = ()
+    seen: tuple[Loop, ...] = ()
+    """What the loop was at, each time it was looked at."""
+
+    @property
+    def waiting_share(self) -> float:
+        """How often it waited for data, of all the times it was looked at."""
+        known = [each for each in self.seen if each is not Loop.UNKNOWN]
+        return sum(each in (Loop.WAITING, Loop.LOADING) for each in known) / len(known) if known else 0.0
 
     @property
     def place(self) -> Frame | None:

@@ -29,7 +29,7 @@ from antifreeze.doctor.findings.frames import (
     is_users,
     sample_of,
 )
-from antifreeze.doctor.findings.waits import Wait, wait_of
+from antifreeze.doctor.findings.waits import wait_of
 
 WORKER_NAMES = ("pt_data_worker", "af_worker")
 FORK_SERVER = "multiprocessing.forkserver"
@@ -100,6 +100,7 @@ def _loader_case(process: Process, exam: Examination) -> LoaderCase:
     if now is Loop.LOADING and thread is not None:
         workers.append(_inline_worker(process, thread, exam))
     feeders = _queue_threads(process)
+    seen = (before, *(loop_by_frames(glance) for glance in process.glances), now)
     return LoaderCase(
         process=process,
         thread=thread,
@@ -110,7 +111,8 @@ def _loader_case(process: Process, exam: Examination) -> LoaderCase:
         expected_workers=_expected_workers(children),
         awaited=_awaited(frames),
         pin_thread=next((each for each in process.threads if _is_pin_thread(each)), None),
-        moved=before is not now or any(worker.moved for worker in workers) or any(_ran(feeder) for feeder in feeders),
+        moved=len(set(seen)) > 1 or any(worker.moved for worker in workers) or any(_ran(feeder) for feeder in feeders),
+        seen=seen,
         waited_s=min((feeder.last.asleep_s for feeder in feeders if feeder.last and feeder.last.asleep_s is not None), default=None),
         dead=tuple(child for child in children if child.state == "Z" and (is_worker(child) or child.name.startswith("python"))),
     )
@@ -125,18 +127,24 @@ def _loop_thread(process: Process) -> Thread | None:
 
 
 def loop_of(sample: ThreadSample | None) -> Loop:
-    if sample is None or not sample.frames:
+    if sample is None:
         return Loop.UNKNOWN
-    ours = _our_loop(sample.frames)
+    if not sample.frames:
+        return Loop.WAITING if _polls(sample) else Loop.UNKNOWN
+    return loop_by_frames(sample.frames)
+
+
+def loop_by_frames(frames: Frames) -> Loop:
+    ours = _our_loop(frames)
     if ours is not None:
         return ours
-    names = {frame.name for frame in sample.frames if frame.file.endswith(LOADER)}
-    owners = {frame.function.split(".")[0] for frame in sample.frames if frame.file.endswith(LOADER)}
+    names = {frame.name for frame in frames if frame.file.endswith(LOADER)}
+    owners = {frame.function.split(".")[0] for frame in frames if frame.file.endswith(LOADER)}
     if "_shutdown_workers" in names or "__del__" in names:
         return Loop.CLOSING
     if names & {"_try_get_data", "_get_data"}:
         return Loop.WAITING
-    if has(sample.frames, *FETCH):
+    if has(frames, *FETCH):
         return Loop.LOADING
     if ("_MultiProcessingDataLoaderIter" in owners and "__init__" in names) or "_get_iterator" in names:
         return Loop.STARTING
@@ -176,7 +184,15 @@ def _expected_workers(children: list[Process]) -> int | None:
     return max((count for count in counts if count is not None), default=None)
 
 
+def _polls(sample: ThreadSample) -> bool:
+    """All there is without stacks: torch's loop and its idle workers poll a pipe, again and again for five seconds."""
+    return (sample.call is not None and sample.call.name in ("poll", "ppoll")) or sample.wchan.startswith("poll_schedule")
+
+
 def _queue_threads(process: Process) -> list[Thread]:
+    """Those that send and receive. Without stacks: in a worker all but the main one, in a parent nobody knows."""
+    if not any(frames for frames in _stacks(process)):
+        return [thread for thread in process.threads if thread.tid != process.pid] if is_worker(process) else []
     return [thread for thread in process.threads if thread.python_name.startswith("QueueFeederThread") or _feeds(thread)]
 
 
@@ -192,12 +208,11 @@ def _ran(thread: Thread) -> bool:
     return thread.first is not None and thread.last is not None and thread.last.switches != thread.first.switches
 
 
-def doing_of(sample: ThreadSample | None, wait: Wait) -> Doing:
+def doing_of(sample: ThreadSample | None) -> Doing:
     if sample is None:
         return Doing.STARTING
     if not sample.frames:
-        polls = wait.call in ("poll", "ppoll", "select") or sample.wchan.startswith("poll_schedule")
-        return Doing.IDLE if polls else Doing.UNKNOWN
+        return Doing.IDLE if _polls(sample) else Doing.UNKNOWN
     if has(sample.frames, *WORKER_LOOP):
         inner = above(sample.frames, *WORKER_LOOP)
         if has(inner, *FETCH):
@@ -212,7 +227,6 @@ def _worker(process: Process, parent: Process, exam: Examination) -> Worker:
     if process.last is not None and process.last.journal is not None:
         return _our_worker(process, process.last.journal)
     thread = process.main
-    wait = wait_of(process, thread)
     first, last = (thread.first, thread.last) if thread else (None, None)
     loop = find(last.frames, *WORKER_LOOP) if last else None
     number = _number(loop.value("worker_id")) if loop else None
@@ -223,9 +237,9 @@ def _worker(process: Process, parent: Process, exam: Examination) -> Worker:
         process=process,
         thread=thread,
         number=number,
-        doing=doing_of(last, wait),
+        doing=doing_of(last),
         frames=frames,
-        wait=wait,
+        wait=wait_of(process, thread),
         moved=_moved(process, first, last),
         batch=batch,
         sample=sample_of(frames),

@@ -66,6 +66,7 @@ STATES: tuple[Rule, ...] = (loop.slow_start, loop.slow_but_progressing, loop.hea
 EXPLAINS = {
     "shared-memory-full": ("result-lost",),
     "descriptors-exhausted": ("result-lost",),
+    "pin-thread-dead": ("result-lost",),
     "gil-held": ("loop-is-slow", "loop-blocked"),
     "frozen-cgroup": ("stopped",),
     "out-of-memory-kill": ("loop-blocked", "loop-is-slow"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from antifreeze.doctor.facts.model import Frame
 from antifreeze.doctor.findings.case import Case, Doing, LoaderCase, Loop
+from antifreeze.doctor.findings.cast import loop_by_frames
 from antifreeze.doctor.findings.frames import Frames, short, trace
 from antifreeze.doctor.findings.model import Confidence, Finding, Severity, finding
 from antifreeze.doctor.findings.stalls import active_share, loop_line
@@ -32,6 +33,8 @@ KINDS = (
     ),
 )
 BUSY, LONG_S = 0.3, 60.0
+SELDOM, OFTEN = 0.2, 0.5
+OWN_CODE = "its own code"
 
 
 def kind_of(frames: Frames) -> str:
@@ -40,7 +43,7 @@ def kind_of(frames: Frames) -> str:
         for kind, parts in KINDS:
             if any(part in frame.file for part in parts):
                 return kind
-    return "its own code"
+    return OWN_CODE
 
 
 def is_innocent(loader: LoaderCase) -> bool:
@@ -57,7 +60,7 @@ def has_slept(loader: LoaderCase, case: Case) -> bool:
 
 def _in(loader: LoaderCase) -> str:
     kind = kind_of(loader.frames)
-    return "" if kind == "its own code" else f", in {kind}"
+    return "" if kind == OWN_CODE else f", in {kind}"
 
 
 def _all(loader: LoaderCase) -> str:
@@ -121,17 +124,18 @@ def loop_blocked(case: Case) -> Iterator[Finding]:
 
 
 def loop_is_slow(case: Case) -> Iterator[Finding]:
-    """The loop works, and every worker waits for it."""
+    """The loop works, hardly ever waits for data, and every worker waits for it."""
     for loader in case.loaders:
-        if loader.loop is not Loop.COMPUTING or has_slept(loader, case) or not is_innocent(loader):
+        if loader.loop is not Loop.COMPUTING or has_slept(loader, case) or not is_innocent(loader) or loader.waiting_share > SELDOM:
             continue
-        kind = kind_of(loader.frames)
-        if loader.moved and loader.process.cpu_share < BUSY and kind == "its own code":
+        kind = main_kind(loader)
+        if loader.moved and _loop_activity(loader) < BUSY and kind == OWN_CODE:
             continue  # it went round, and rested in between: healthy() says so
         yield finding(
             "loop-is-slow",
             f"the loader is innocent: {_all(loader)} for {loader.name}, which is busy with {kind}{_where(loader.place)}",
             evidence=[
+                f"the loop waited for data in {percent(loader.waiting_share)} of {len(loader.seen)} looks",
                 f"stack: {trace(loader.frames)}",
                 f"the loop used {percent(loader.process.cpu_share)} CPU in {seconds_text(case.window_s)}",
                 f"it last asked for a batch {seconds_text(loader.waited_s)} ago" if loader.waited_s is not None else None,
@@ -143,6 +147,18 @@ def loop_is_slow(case: Case) -> Iterator[Finding]:
         )
 
 
+def _loop_activity(loader: LoaderCase) -> float:
+    """Of the window: its thread ran, or would have run had a core been free."""
+    thread, window_s = loader.thread, loader.process.window_s
+    return thread.cpu_share(window_s) + thread.delayed_share(window_s) if thread else 0.0
+
+
+def main_kind(loader: LoaderCase) -> str:
+    """What it was at most often, of all the times it was looked at in its own code."""
+    kinds = [kind_of(frames) for frames in (*loader.process.glances, loader.frames) if loop_by_frames(frames) is Loop.COMPUTING]
+    return max(kinds, key=kinds.count) if kinds else OWN_CODE
+
+
 def _slow_advice(kind: str) -> str:
     return {
         CHECKPOINT: "save less often, in a thread, or to a faster disk",
@@ -152,18 +168,18 @@ def _slow_advice(kind: str) -> str:
 
 
 def slow_but_progressing(case: Case) -> Iterator[Finding]:
-    """The loop waits for data, and the data comes."""
+    """The loop mostly waits for data, and the data comes."""
     for loader in case.loaders:
-        if loader.loop not in (Loop.WAITING, Loop.LOADING) or not loader.moved:
+        if not loader.moved or loader.waiting_share < OFTEN:
             continue
         working = [worker for worker in loader.workers if worker.doing is Doing.LOADING]
         computing = [worker for worker in working if active_share(worker) >= 0.5]
         limit = "they compute" if len(computing) * 2 > len(working) else "they wait for what they read"
-        place = working[0].place if working else None
+        where = working[0].place if working else loader.place
         yield finding(
             "slow-but-progressing",
-            f"nothing is frozen: {loader.name} waits for data, and data comes, but slowly; {len(working)} of "
-            f"{plural(len(loader.workers), 'worker')} load, and {limit}{_where(place)}",
+            f"nothing is frozen, but {loader.name} waits for data {percent(loader.waiting_share)} of the time: {len(working)} of "
+            f"{plural(len(loader.workers), 'worker')} load, and {limit}{_where(where)}",
             evidence=[
                 f"work went on between the looks ({seconds_text(case.window_s)} apart)",
                 *(f"{worker.name}: {percent(worker.process.cpu_share)} CPU, sample {worker.sample or '?'}" for worker in working[:6]),
@@ -174,7 +190,7 @@ def slow_but_progressing(case: Case) -> Iterator[Finding]:
             ],
             severity=Severity.SLOW,
             confidence=Confidence.LIKELY,
-            where=place,
+            where=where,
             pid=loader.process.pid,
         )
 
@@ -200,7 +216,7 @@ def healthy(case: Case) -> Iterator[Finding]:
             yield finding(
                 "healthy",
                 f"nothing is frozen: {loader.name} and its {plural(len(loader.workers), 'worker')} went on while they were watched",
-                evidence=[loop_line(loader)],
+                evidence=[f"the loop waited for data in {percent(loader.waiting_share)} of {len(loader.seen)} looks", loop_line(loader)],
                 advice=["if it feels slow, `--seconds 20` watches longer, and `antifreeze profile` measures the data set"],
                 severity=Severity.HEALTHY,
                 confidence=Confidence.LIKELY,

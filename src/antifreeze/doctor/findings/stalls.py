@@ -12,7 +12,7 @@ from antifreeze.doctor.findings.words import percent, plural, seconds_text
 
 AT_WORK = (Doing.LOADING, Doing.SENDING, Doing.STARTING, Doing.CLOSING, Doing.UNKNOWN)
 MANY_TIMES, SOME_TIMES = 20.0, 5.0
-VERY_LONG_S, LONG_S, WATCHED_S = 60.0, 15.0, 7.0
+VERY_LONG_S, QUIET_S, LONG_S, WATCHED_S = 60.0, 30.0, 15.0, 7.0
 
 
 def stuck_workers(case: Case) -> list[Worker]:
@@ -35,15 +35,19 @@ def slept_through(worker: Worker, window_s: float) -> bool:
 
 
 def confidence_of(stalled_s: float | None, typical_s: float | None, *, quiet: bool = False) -> Confidence:
-    """`quiet`: it slept the whole time; then, without anything to compare with, it is not just slow."""
+    """`quiet`: it slept the whole time, in a call that should return soon; slow work would have woken it now and then."""
     if stalled_s is None:
         return Confidence.LIKELY if quiet else Confidence.POSSIBLE
-    if typical_s is not None:
+    if typical_s is None:
+        ratio = stalled_s / (LONG_S / SOME_TIMES)
+        certain = stalled_s >= VERY_LONG_S
+    else:
         ratio = stalled_s / max(typical_s, 0.05)
-        return Confidence.CERTAIN if ratio >= MANY_TIMES else Confidence.LIKELY if ratio >= SOME_TIMES else Confidence.POSSIBLE
-    if stalled_s >= VERY_LONG_S:
+        certain = ratio >= MANY_TIMES
+    if certain:
         return Confidence.CERTAIN
-    return Confidence.LIKELY if stalled_s >= LONG_S or quiet else Confidence.POSSIBLE
+    too_quiet = quiet and (typical_s is None or stalled_s >= QUIET_S)
+    return Confidence.LIKELY if ratio >= SOME_TIMES or too_quiet else Confidence.POSSIBLE
 
 
 def severity_of(confidence: Confidence) -> Severity:
@@ -84,13 +88,12 @@ def worker_evidence(worker: Worker, case: Case) -> list[str]:
 
 def active_share(worker: Worker) -> float:
     """Of the window: it ran, or would have run had a core been free."""
-    window_s = worker.process.window_s
-    return (worker.thread.cpu_used_s + worker.thread.delayed_s) / window_s if worker.thread and window_s > 0 else 0.0
+    thread, window_s = worker.thread, worker.process.window_s
+    return thread.cpu_share(window_s) + thread.delayed_share(window_s) if thread else 0.0
 
 
 def time_line(worker: Worker, case: Case) -> str:
-    window_s = worker.process.window_s or case.window_s
-    share = worker.thread.cpu_used_s / window_s if worker.thread and window_s else 0.0
+    share = worker.thread.cpu_share(worker.process.window_s) if worker.thread else 0.0
     delayed = active_share(worker) - share
     waited = f" (and waited for a free core {percent(delayed)})" if delayed > 0.1 else ""
     used = f"{percent(share)} CPU in the {seconds_text(case.window_s)} of watching{waited}"

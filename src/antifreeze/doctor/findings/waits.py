@@ -20,7 +20,7 @@ class WaitKind(Enum):
     TERMINAL = "a terminal or device"
     REMOTE_FILE = "a network file system"
     DISK = "a disk"
-    SLEEP = "the clock"
+    SLEEP = "the end of its own sleep"
     CHILD = "a child process"
     STOPPED = "a signal to continue"
     OTHER = "something"

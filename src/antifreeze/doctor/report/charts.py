@@ -48,7 +48,7 @@ def nice_ticks(largest: float, most: int = 5) -> list[float]:
     rough = largest / most
     scale = 10.0 ** math.floor(math.log10(rough))
     step = next(scale * factor for factor in (1, 2, 2.5, 5, 10) if scale * factor >= rough * 0.999)
-    return [step * number for number in range(math.ceil(largest / step - 1e-9) + 1)]
+    return [step * number for number in range(math.ceil(largest / step - 0.01) + 1)]
 
 
 def _x(value: float, largest: float) -> float:
@@ -68,7 +68,7 @@ def _grid(ticks: list[float], height: int, tick_text: Callable[[float], str]) ->
 
 def _bar(bar: Bar, row: int, largest: float) -> str:
     top = ROW_PX * row + 18
-    shapes, start = [], 0.0
+    shapes, start = [f'<rect class="track" x="{LEFT}%" y="{top}" width="{RIGHT - LEFT}%" height="{BAR_PX}" rx="2"/>'], 0.0
     for number, part in enumerate(bar.parts):
         width = (RIGHT - LEFT) * part / largest
         shapes.append(f'<rect class="part{number}" x="{_x(start, largest):.2f}%" y="{top}" width="{width:.2f}%" height="{BAR_PX}" rx="2"/>')

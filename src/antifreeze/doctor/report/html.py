@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from html import escape
 
@@ -27,7 +28,7 @@ def html_page(exam: Examination, diagnosis: Diagnosis) -> str:
             *(_other(finding) for finding in diagnosis.findings[1:]),
             *(_blind(blindness) for blindness in exam.blindness),
             f"<section><h2>Processes</h2>{_table(rows)}</section>",
-            f'<section class="charts">{_cpu_chart(rows)}{_memory_chart(rows)}</section>',
+            f'<section class="charts">{_cpu_chart(rows)}{_memory_chart(rows)}{_rest_chart(rows)}</section>',
             f"<section><h2>Room that is left</h2>{_items(_room(exam))}</section>",
             f"<section><h2>Stacks</h2>{''.join(_stacks(exam))}</section>",
             "<footer>made by <code>antifreeze doctor</code>; nothing in this page leaves your machine</footer></main></body></html>\n",
@@ -43,14 +44,19 @@ def _head(name: str) -> Iterator[str]:
 
 
 def _verdict(exam: Examination, finding: Finding) -> Iterator[str]:
-    yield f'<header class="{finding.severity.value}"><h1>{escape(finding.verdict)}</h1><p>{_tags(finding)}'
+    yield f'<header class="{finding.severity.value}"><h1>{prose(finding.verdict)}</h1><p>{_tags(finding)}'
     yield f"{escape(title(exam))}, watched for {seconds_text(exam.window_s)}, {escape(exam.taken_at)}</p></header>"
     yield _finding(finding)
 
 
 def _blind(blindness: Blindness) -> str:
-    words = f"<p>{escape(blindness.why)}. To allow it: {escape(blindness.allow)}</p>"
+    words = f"<p>{prose(blindness.why)}. To allow it: {prose(blindness.allow)}</p>"
     return f'<section class="blind"><h2>Not seen: {escape(blindness.what)}</h2>{words}</section>'
+
+
+def prose(text: str) -> str:
+    """Escaped; what stands between backticks becomes code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _tags(finding: Finding) -> str:
@@ -62,7 +68,7 @@ def _finding(finding: Finding) -> str:
 
 
 def _other(finding: Finding) -> str:
-    summary = f"<summary>Also: {escape(finding.verdict)} {_tags(finding)}</summary>"
+    summary = f"<summary>Also: {prose(finding.verdict)} {_tags(finding)}</summary>"
     return f'<details class="also {finding.severity.value}">{summary}{_finding(finding)}</details>'
 
 
@@ -72,14 +78,14 @@ def _list(heading: str, lines: Iterable[str]) -> str:
 
 
 def _items(lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    items = "".join(f"<li>{prose(line)}</li>" for line in lines)
     return f"<ul>{items}</ul>" if items else ""
 
 
 def _table(rows: list[ProcessRow]) -> str:
     names = (("pid", ""), ("who", ""), ("CPU", "number"), ("private", "number"), ("shared", "number"), ("what it does", ""))
     head = "".join(f'<th class="{kind}">{name}</th>' for name, kind in names)
-    return f'<div class="wide"><table><tr>{head}</tr>{"".join(_table_row(row) for row in rows)}</table></div>'
+    return f"<table><tr>{head}</tr>{''.join(_table_row(row) for row in rows)}</table>"
 
 
 def _table_row(row: ProcessRow) -> str:
@@ -104,6 +110,12 @@ def _memory_chart(rows: list[ProcessRow]) -> str:
     bars = tuple(Bar(_label(row), ((row.private or 0) / 1e6, (row.shared or 0) / 1e6), bytes_text(row.memory)) for row in rows)
     legend = ("private", "its part of what is shared (PSS)")
     return svg(Chart("Memory", "megabytes (MB)", bars, legend, at_least=100.0), lambda value: f"{value:,.0f}")
+
+
+def _rest_chart(rows: list[ProcessRow]) -> str:
+    known = [row for row in rows if row.asleep_s is not None]
+    bars = tuple(Bar(_label(row), (row.asleep_s or 0.0,), seconds_text(row.asleep_s)) for row in known)
+    return svg(Chart("Rest", "seconds since its main thread last ran", bars, (), at_least=10.0), lambda value: f"{value:g}") if bars else ""
 
 
 def _room(exam: Examination) -> Iterator[str]:

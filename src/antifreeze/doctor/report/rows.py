@@ -22,6 +22,7 @@ class ProcessRow:
     private: int | None
     shared: int | None
     """Its fair part of what it shares with others."""
+    asleep_s: float | None
     command: str
 
     @property
@@ -49,6 +50,7 @@ def _row(process: Process, case: Case) -> ProcessRow:
         delayed_share=process.delayed_share,
         private=private,
         shared=shared,
+        asleep_s=process.main.last.asleep_s if process.main and process.main.last else None,
         command=command_text(process.command) or process.name,
     )
 

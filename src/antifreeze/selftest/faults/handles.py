@@ -143,11 +143,7 @@ class InOpenCv(Numbers):
 
 
 @fault(
-    "opencv-used-before-fork",
-    "OpenCV's thread pool used in the parent, then in a worker",
-    "FIELD 6: pt#1838",
-    needs=("cv2",),
-    options={"sample_timeout_s": 2.0},
+    "opencv-used-before-fork", "OpenCV's thread pool used in the parent, then in a worker", "FIELD 6: pt#1838", needs=("cv2",), limit_s=30
 )
 def opencv(trial: Trial) -> None:
     dataset = InOpenCv(trial.folder)
@@ -167,7 +163,7 @@ class UsesPool(Numbers):
     "thread-pool-used-before-fork",
     "a module's thread pool used in the parent: after a fork its threads are not there",
     "FIELD 6: pt#1579, tokenizers#187",
-    options={"sample_timeout_s": 0.8},
+    limit_s=30,
 )
 def thread_pool(trial: Trial) -> None:
     POOL.submit(os.getpid).result()

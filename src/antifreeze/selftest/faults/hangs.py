@@ -198,6 +198,7 @@ class UsesModuleLock(Numbers):
     "lock-inherited-by-fork",
     "a thread of the parent holds a module's lock while workers are forked",
     "F1, pt#1355, ultralytics#26085",
+    limit_s=30,
     options=SOON,
 )
 def lock_inherited(trial: Trial) -> None:

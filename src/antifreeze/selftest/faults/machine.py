@@ -157,12 +157,7 @@ class Threaded(Numbers):
         return row(index)
 
 
-@fault(
-    "openmp-used-before-fork",
-    "the parent used OpenMP's threads, then the worker does",
-    "pt#75147, pt#45198",
-    options={"sample_timeout_s": 2.0},
-)
+@fault("openmp-used-before-fork", "the parent used OpenMP's threads, then the worker does", "pt#75147, pt#45198", limit_s=30)
 def openmp(trial: Trial) -> None:
     torch.set_num_threads(2)
     torch.ones(200_000).exp().sum()

@@ -1,0 +1,72 @@
+"""What of a pool must be ended: its processes, its descriptors, and nothing of the user's.
+
+A finalizer holds the crew, not the pool: a pool holds the data set, and a data set may hold (through an exception's traceback, say)
+the very iterator whose end the finalizer waits for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import weakref
+
+from antifreeze.slots.ring import Ring
+from antifreeze.supervisor.clean_server import end_clean_server
+from antifreeze.supervisor.process import WorkerProcess, end_all
+from antifreeze.worker.journal import Journal
+
+_numbers = itertools.count()
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+class Crew:
+    def __init__(self, size: int, ring: Ring, use_server: bool) -> None:
+        self.number = next(_numbers)
+        self.owner_pid = os.getpid()
+        self.ring = ring
+        self.use_server = use_server
+        self.journal = Journal.create(size)
+        self.poll = select.epoll()
+        self.workers: list[WorkerProcess | None] = [None] * size
+        self.abandoned: list[WorkerProcess] = []
+        _crews.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Crew {self.number}: {sum(worker is not None for worker in self.workers)} of {len(self.workers)} workers live>"
+
+    @property
+    def closed(self) -> bool:
+        return bool(self.poll.closed)
+
+    def close(self) -> None:
+        """Within a fixed bound; may be called twice; in a forked child it only lets go."""
+        if self.closed:
+            return
+        workers = [worker for worker in self.workers if worker is not None]
+        self.workers = [None] * len(self.workers)
+        try:
+            if self.owner_pid == os.getpid():
+                self.abandoned += end_all(workers)
+                self.ring.release_quarantine(self.number)
+                self.ring.recall_filling()
+        finally:
+            self.poll.close()
+            self.journal.close()
+            if self.use_server and not any(crew.use_server and not crew.closed for crew in _crews):
+                end_clean_server()
+
+    def disown(self) -> None:
+        """In a forked child: the workers are the parent's."""
+        self.workers = [None] * len(self.workers)
+        self.poll.close()
+        self.journal.close()
+
+
+def _after_fork_in_child() -> None:
+    for crew in list(_crews):
+        crew.disown()
+    _crews.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

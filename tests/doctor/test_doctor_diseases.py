@@ -1,0 +1,64 @@
+"""Each disease, in a real program under torch's own DataLoader: the right finding, the right process, the right line, in time.
+
+All patients are run once, several at a time, when the first test asks; the tests then read what the doctor said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from _pytest.outcomes import Skipped
+from cases import DISEASES, HEALTHY
+from ward import Patient, Visited, visit_all
+
+pytestmark = pytest.mark.limit(400)
+LIMIT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def visits() -> Iterator[dict[str, Visited | BaseException]]:
+    yield visit_all((*DISEASES, *HEALTHY))
+
+
+def visited(patient: Patient, visits: dict[str, Visited | BaseException]) -> Visited:
+    found = visits[patient.name]
+    if isinstance(found, Skipped):
+        pytest.skip(str(found))
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+@pytest.mark.parametrize("patient", DISEASES, ids=lambda patient: patient.name)
+def test_a_disease_is_found(patient: Patient, visits: dict[str, Visited | BaseException]) -> None:
+    found = visited(patient, visits)
+    verdict = found.verdict
+    assert verdict.code == patient.code, verdict
+    assert found.diagnosis.is_disease
+    assert verdict.pid in found.pids(patient.whom)
+    if patient.line is not None:
+        assert verdict.file == str(patient.file)
+        assert verdict.line in patient.marked_lines()
+    said = {key: value for each in found.said for key, value in each.items()}
+    text = "\n".join((verdict.verdict, *verdict.evidence))
+    assert [words for words in patient.says if words.format(**said) not in text] == [], text
+    assert verdict.advice
+    assert found.took_s < LIMIT_S
+
+
+@pytest.mark.parametrize("patient", HEALTHY, ids=lambda patient: patient.name)
+def test_no_wolf_is_cried(patient: Patient, visits: dict[str, Visited | BaseException]) -> None:
+    found = visited(patient, visits)
+    assert not found.diagnosis.is_disease, found.diagnosis
+    if patient.code:
+        assert found.verdict.code == patient.code, found.verdict
+    text = "\n".join((found.verdict.verdict, *found.verdict.evidence))
+    assert [words for words in patient.says if words not in text] == [], text
+
+
+@pytest.mark.parametrize("patient", DISEASES, ids=lambda patient: patient.name)
+def test_the_doctor_saw_all_it_could(patient: Patient, visits: dict[str, Visited | BaseException]) -> None:
+    found = visited(patient, visits)
+    assert found.exam.blindness == ()
+    assert found.verdict.verdict.count("\n") == 0

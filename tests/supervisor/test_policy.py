@@ -1,0 +1,119 @@
+"""The numbers that decide, by tables."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antifreeze.supervisor.policy import (
+    SPLIT_BATCHES,
+    TASK_NS,
+    RestartBudget,
+    batches_in_flight,
+    stall_intervals_s,
+    tasks_per_batch,
+    within_budget,
+)
+
+calm = settings(deadline=None, derandomize=True, database=None)
+SLOW, FAST = TASK_NS, 1  # what a sample costs, in nanoseconds
+
+
+@pytest.mark.parametrize(
+    ("rows", "workers", "sample_ns", "splittable", "expected"),
+    [
+        (64, 4, SLOW, False, 1),  # a collate function wants the whole batch
+        (64, 1, SLOW, True, 1),
+        (64, 0, SLOW, True, 1),
+        (64, 4, SLOW, True, 4),  # never more tasks than workers
+        (64, 4, None, True, 4),  # nothing is known yet: the first batch should come soon
+        (64, 4, FAST, True, 2),  # cheap samples: split only so far that SPLIT_BATCHES batches feed all workers
+        (64, 16, FAST, True, 6),
+        (3, 16, SLOW, True, 3),  # never more tasks than rows
+        (1, 16, SLOW, True, 1),
+        (64, 4, 3 * TASK_NS // 64, True, 3),
+        (64, 8, 5 * TASK_NS // 64 + 1, True, 5),  # as many as are worth TASK_NS each
+        (0, 4, None, True, 1),
+    ],
+)
+def test_tasks_per_batch(rows: int, workers: int, sample_ns: int | None, splittable: bool, expected: int) -> None:
+    assert tasks_per_batch(rows, workers, sample_ns, splittable) == expected
+
+
+@calm
+@given(st.integers(1, 5000), st.integers(1, 200), st.none() | st.integers(0, 10**10))
+def test_there_is_always_a_task_and_never_one_without_a_row_or_a_worker(rows: int, workers: int, sample_ns: int | None) -> None:
+    assert 1 <= tasks_per_batch(rows, workers, sample_ns, True) <= min(rows, workers)
+
+
+@calm
+@given(st.integers(2, 200), st.none() | st.integers(0, 10**10), st.booleans())
+def test_what_is_in_flight_gives_every_worker_a_task_and_another_that_waits(workers: int, sample_ns: int | None, splittable: bool) -> None:
+    tasks = tasks_per_batch(1000, workers, sample_ns, splittable)
+    batches = batches_in_flight(workers, tasks, None)
+    assert batches * tasks >= (2 * workers if tasks > 1 else workers + 2)
+    assert tasks == 1 or batches <= SPLIT_BATCHES + 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "tasks", "asked", "expected"),
+    [(4, 1, None, 6), (1, 1, None, 3), (16, 1, None, 24), (4, 4, None, 3), (4, 2, None, 5), (16, 6, None, 7), (4, 2, 12, 12), (4, 1, 1, 1)],
+)
+def test_batches_in_flight(workers: int, tasks: int, asked: int | None, expected: int) -> None:
+    assert batches_in_flight(workers, tasks, asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("batches", "batch_bytes", "budget_bytes", "expected"),
+    [
+        (8, 100, None, 8),
+        (8, None, 1000, 8),  # no batch was seen yet
+        (8, 0, 1000, 8),
+        (8, 100, 1000, 8),
+        (8, 100, 500, 4),  # one is in the user's hands
+        (8, 100, 199, 1),
+        (8, 100, 1, 1),
+    ],
+)
+def test_within_budget(batches: int, batch_bytes: int | None, budget_bytes: int | None, expected: int) -> None:
+    assert within_budget(batches, batch_bytes, budget_bytes) == expected
+
+
+def test_the_restart_budget_counts_what_lies_within_its_window() -> None:
+    budget = RestartBudget(allowed=2, window_s=60.0)
+    spent = [budget.spend(now_s) for now_s in (0.0, 10.0, 59.9, 60.0, 69.9, 70.0, 119.9, 200.0)]
+    assert spent == [True, True, False, True, False, True, False, True]
+
+
+def test_what_was_refused_is_not_counted() -> None:
+    budget = RestartBudget(allowed=1, window_s=10.0)
+    assert budget.spend(0.0)
+    assert not any(budget.spend(float(now_s)) for now_s in range(1, 10))
+    assert budget.spend(10.0)
+
+
+def test_a_budget_of_none_allows_none() -> None:
+    assert not RestartBudget(allowed=0).spend(0.0)
+
+
+@calm
+@given(st.integers(0, 5), st.lists(st.integers(0, 20), max_size=40))
+def test_no_window_ever_holds_more_than_is_allowed(allowed: int, pauses_s: list[int]) -> None:
+    budget, now_s, granted = RestartBudget(allowed, window_s=30.0), 0.0, []
+    for pause_s in pauses_s:
+        now_s += pause_s
+        if budget.spend(now_s):
+            granted.append(now_s)
+    assert all(sum(start <= at < start + 30.0 for at in granted) <= allowed for start in granted)
+
+
+def test_stall_reports_come_at_one_three_seven_fifteen_times_the_first() -> None:
+    assert [stall_intervals_s(30, reports) for reports in range(5)] == [30.0, 90.0, 210.0, 450.0, 930.0]
+
+
+@calm
+@given(st.floats(0.001, 1e4), st.integers(0, 20))
+def test_each_pause_between_stall_reports_is_twice_the_one_before(first_s: float, reports: int) -> None:
+    at = [stall_intervals_s(first_s, reports + step) for step in range(3)]
+    assert at[2] - at[1] == pytest.approx(2 * (at[1] - at[0]))
