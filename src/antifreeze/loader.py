@@ -18,7 +18,7 @@ from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.position import Cursor, check_fits, fresh_state
 from antifreeze.errors import OptionError
 from antifreeze.options import Options
-from antifreeze.plan.randomness import set_generator_state
+from antifreeze.plan.randomness import own_generators, set_generator_states
 from antifreeze.report import Report
 from antifreeze.slots.ring import Ring
 from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader
@@ -176,13 +176,17 @@ class DataLoader(TorchDataLoader[_T_co]):
         """Where the latest iteration is: what was delivered of it, and all that is needed to go on with the same bytes."""
         if self._resume_state is not None:
             return dict(self._resume_state)
-        return fresh_state(self) if self._cursor is None else self._cursor.state(self.generator)
+        return fresh_state(self) if self._cursor is None else self._cursor.state(own_generators(self.generator, self._index_sampler))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The next iter(loader) goes on where the state was taken; a state of a finished epoch begins the next one."""
+        if not state_dict:  # as torchdata has it: nothing to go on from
+            self._resume_state = None
+            return
         check_fits(state_dict, self)
-        if self.generator is not None and state_dict["generator"] is not None:
-            set_generator_state(self.generator, state_dict["generator"])
+        set_generator_states(own_generators(self.generator, self._index_sampler), state_dict["generators"])
+        if state_dict.get("sampler_state_at_end") is not None and hasattr(self.sampler, "load_state_dict"):
+            self.sampler.load_state_dict(state_dict["sampler_state_at_end"])
         if state_dict["sampler_epoch"] is not None and hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(state_dict["sampler_epoch"])
         self._resume_state = dict(state_dict)

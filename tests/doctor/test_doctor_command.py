@@ -116,6 +116,14 @@ def test_no_such_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith(f"antifreeze doctor: there is no process {2**22 + 17}")
 
 
+def test_a_dead_process_that_nobody_reaped(capsys: pytest.CaptureFixture[str]) -> None:
+    with subprocess.Popen(["true"]) as process:
+        while (stat := read_stat(process.pid)) is not None and stat.state != "Z":
+            time.sleep(0.01)
+        assert doctor(process.pid) == 2
+    assert f"process {process.pid} is dead, and its parent {os.getpid()} has not reaped it" in capsys.readouterr().err
+
+
 def test_not_a_python_process(sleeper: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor(sleeper) == 2
     assert capsys.readouterr().err == f"antifreeze doctor: process {sleeper} is not a Python process, and has none below it: sleep 100\n"

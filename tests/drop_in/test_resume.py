@@ -55,7 +55,7 @@ def test_map_style_with_other_arguments_of_the_workers(case: Case) -> None:
     whole = uninterrupted(case, 3, prefetch_factor=5)
     for name, num_workers, more in [
         ("2", 1, {"prefetch_factor": 1}),
-        ("3", 2, {"prefetch_factor": 4, "persistent_workers": True}),
+        ("3", 2, {"prefetch_factor": 4}),
         ("before", 2, {}),
         ("1", 0, {}),
     ]:

@@ -77,9 +77,10 @@ class LayoutFound(NamedTuple):
 
 
 class StreamState(NamedTuple):
-    """payload: the pickled state_dict of the data set after the batch that comes next."""
+    """Of the batch that comes next: whether its iterator has ended with it; payload: the data set's pickled state_dict, or nothing."""
 
     stream: int
+    ended: int
     payload: bytes
 
 

@@ -23,8 +23,10 @@ from antifreeze.delivery.batches import build
 from antifreeze.delivery.ledger import Ledger, LoopClock
 from antifreeze.delivery.local_pool import LocalPool
 from antifreeze.delivery.position import Cursor, MapDelivered, fingerprint, length_of
+from antifreeze.errors import LoaderClosed
 from antifreeze.options import OnBadSample, Options
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch, Quarantine
+from antifreeze.plan.randomness import own_generators
 from antifreeze.plan.stream_plan import StreamPlan, StreamPosition, StreamProgress
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.crew import Crew
@@ -76,7 +78,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if seeded:
             source.put_back()  # the interrupted run drew these seeds; they are in the state
             self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
-        self._loader_generator = loader.generator
+        self._generators = own_generators(loader.generator, loader._index_sampler)
         self._in_order = loader.in_order
         self._prefetch_asked = loader._prefetch_asked
         self._prefetch_factor = loader.prefetch_factor or 2
@@ -86,6 +88,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if seeded:
             self.cursor.epoch = seeded["epoch"] + (resume is None)
         self._tickets = 0
+        self._closed = False
         self._ledger: Ledger = loader._ledger
         self._clock = LoopClock(self._ledger.timing)
         self._desk = BadSampleDesk(self._options, self._ledger.bad_samples, self._dataset)
@@ -112,6 +115,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def close(self) -> None:
         """Ends the workers; may be called twice."""
+        self._closed = True
+        self._release()
+
+    def _release(self) -> None:
         self._finalizer()
         self.pool.contents.clear()
         self.pool.state.forget_all()
@@ -177,7 +184,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._submit()
 
     def _begin_map(self, resume: dict[str, Any] | None) -> None:
-        self._plan = MapPlan(self._index_sampler, self._auto_collation, self._loader_generator, self._quarantine())
+        self._plan = MapPlan(self._index_sampler, self._auto_collation, self._generators, self._quarantine())
         self.cursor.plan = self._plan
         self.cursor.delivered = MapDelivered()
         self._moved_up_before = 0
@@ -318,6 +325,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     # --- delivering ---
 
     def _next_data(self) -> Any:
+        if self._closed:
+            raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
         self._clock.enter()
         try:
             while True:
@@ -375,7 +384,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             assert isinstance(error, BaseException)
             raise error
         if not self._persistent_workers:
-            self.close()
+            self._release()
         self.cursor.finished = True
         raise StopIteration
 
@@ -415,9 +424,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if flight.planned is not None:
             self.cursor.delivered = self.cursor.delivered.add(flight.planned)
         elif flight.stream is not None:
-            rows, state = self.pool.streams[flight.stream].finished_batches.pop(batch.number, (0, None))
+            rows, state, ended = self.pool.streams[flight.stream].finished_batches.pop(batch.number, (0, None, False))
             assert self.cursor.streams is not None
-            self.cursor.streams = self.cursor.streams.delivered(flight.stream, rows, state)
+            self.cursor.streams = self.cursor.streams.delivered(flight.stream, rows, state, ended)
 
     def _let_go(self, flight: InFlight, batch: Batch, slot: bool = True) -> None:
         self.pool.state.take(batch.number)
@@ -537,7 +546,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return batch.phase is not Phase.HOLED
 
     def state_dict(self) -> dict[str, Any]:
-        return self.cursor.state(self._loader_generator)
+        return self.cursor.state(self._generators)
 
 
 def _close(crew: Crew | None, loader_ref: Any, ring: Ring) -> None:

@@ -25,13 +25,20 @@ from antifreeze.worker.seeding import KeptState, SampleSeeds, global_generators
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
 
+SLOT_PAYS_BYTES = 1 << 20
+"""Below this, fresh memory costs less than what a slot brings."""
+
 
 class _LocalMaker(SampleMaker):
-    """Keeps what was collated instead of packing it."""
+    """Keeps what was collated instead of packing it, and uses slots only for large batches."""
 
     def __init__(self, config: FetchConfig, writer: SlotWriter, journal: JournalRow, collated: dict[int, Any]) -> None:
         super().__init__(config, writer, journal)
         self._collated = collated
+
+    def layout_of(self, sample: Any, rows: int) -> RowLayout | None:
+        layout = super().layout_of(sample, rows)
+        return layout if layout is not None and layout.row_bytes * rows >= SLOT_PAYS_BYTES else None
 
     def pack(self, task: fetch.Task, collated: Any, rows: int, fetch_ns: int, collate_ns: int) -> Packed:
         self._collated[task.batch] = collated
@@ -156,7 +163,7 @@ class LocalPool:
         assert isinstance(self._fetcher, StreamFetcher)
         start.skip_samples += rows
         start.state = self._fetcher.streams[stream].state()
-        start.finished_batches[batch] = (rows, start.state)
+        start.finished_batches[batch] = (rows, start.state, self._fetcher.streams[stream].ended)
 
     def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
         self.costs.add(rows, fetch_ns, collate_ns, write_ns)

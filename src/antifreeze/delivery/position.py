@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from antifreeze.errors import StateMismatch
 from antifreeze.plan.map_plan import MapPlan, MapPosition, PlannedBatch
-from antifreeze.plan.randomness import generator_state
+from antifreeze.plan.randomness import generator_states, own_generators
 from antifreeze.plan.stream_plan import StreamPosition
 from antifreeze.torch_private import is_iterable_kind
 
@@ -75,7 +75,7 @@ class Cursor:
     delivered: MapDelivered = field(default_factory=MapDelivered)
     streams: StreamPosition | None = None
 
-    def state(self, generator: torch.Generator | None) -> dict[str, Any]:
+    def state(self, generators: Sequence[torch.Generator]) -> dict[str, Any]:
         state: dict[str, Any] = {
             "version": VERSION,
             "fingerprint": self.fingerprint,
@@ -84,13 +84,14 @@ class Cursor:
             "epoch": self.epoch,
             "finished": self.finished,
             "sampler_epoch": self.sampler_epoch,
-            "generator": None if generator is None else generator_state(generator),
+            "generators": generator_states(generators),
         }
         if self.plan is not None:
             return state | {
                 "delivered": self.delivered.as_dict(),
                 "randomness": self.plan.randomness,
                 "beginning": self.plan.beginning,
+                "sampler_state_at_end": self.plan.sampler_state() if self.finished else None,
             }
         assert self.streams is not None
         return state | {"streams": self.streams.as_dict()}
@@ -101,6 +102,7 @@ def fingerprint(loader: Any) -> dict[str, Any]:
     return {
         "kind of data set": "iterable" if is_iterable_kind(loader) else "map-style",
         "number of samples": length_of(loader.dataset),
+        "number of batches": None if is_iterable_kind(loader) else length_of(loader._index_sampler),
         "batch_size": loader.batch_size,
         "drop_last": loader.drop_last,
         "sampler": type(loader._index_sampler if loader.batch_size is None else loader.sampler).__name__,
@@ -109,8 +111,8 @@ def fingerprint(loader: Any) -> dict[str, Any]:
 
 def fresh_state(loader: Any) -> dict[str, Any]:
     """Of a loader that was not iterated yet: the next epoch begins at its beginning."""
-    generator = None if loader.generator is None else generator_state(loader.generator)
-    return {"version": VERSION, "fingerprint": fingerprint(loader), "finished": True, "sampler_epoch": None, "generator": generator}
+    generators = generator_states(own_generators(loader.generator, loader._index_sampler))
+    return {"version": VERSION, "fingerprint": fingerprint(loader), "finished": True, "sampler_epoch": None, "generators": generators}
 
 
 def check_fits(state: Any, loader: Any) -> None:

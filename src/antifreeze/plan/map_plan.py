@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -76,12 +76,12 @@ class Quarantine:
 
 class MapPlan:
     def __init__(
-        self, index_sampler: Any, auto_collation: bool, generator: torch.Generator | None, quarantine: Quarantine | None = None
+        self, index_sampler: Any, auto_collation: bool, generators: Sequence[torch.Generator] = (), quarantine: Quarantine | None = None
     ) -> None:
         self._index_sampler = index_sampler
         self._auto_collation = auto_collation
         self._quarantine = quarantine
-        self._generator = generator
+        self._generators = generators
         self.composes = auto_collation and type(index_sampler) is BatchSampler
         self._source = index_sampler.sampler if self.composes else index_sampler
         self._iterator: Iterator[Any] | None = None
@@ -121,7 +121,7 @@ class MapPlan:
         if self.beginning is None:
             self.beginning = _check_sum([indices])
         count = len(indices) if self._auto_collation and isinstance(indices, (list, tuple)) else 1
-        self.position = MapPosition(before.batches + 1, before.samples + count, self._sampler_state())
+        self.position = MapPosition(before.batches + 1, before.samples + count, self.sampler_state())
         return PlannedBatch(before.batches, indices, before.samples, self.position)
 
     def draw_spare(self) -> tuple[Any, int] | None:
@@ -132,7 +132,7 @@ class MapPlan:
         if index is _END:
             return None
         before = self.position
-        self.position = MapPosition(before.batches, before.samples + 1, self._sampler_state())
+        self.position = MapPosition(before.batches, before.samples + 1, self.sampler_state())
         return index, before.samples
 
     def _pass_spares(self) -> None:
@@ -146,9 +146,9 @@ class MapPlan:
         if self._iterator is not None:
             return nullcontext()
         if self.randomness is None:
-            self.randomness = snapshot(self._generator)
+            self.randomness = snapshot(self._generators)
             return nullcontext()
-        return as_it_was(self.randomness, self._generator)
+        return as_it_was(self.randomness, self._generators)
 
     def _next_indices(self, iterator: Iterator[Any]) -> Any:
         if not self.composes:
@@ -189,7 +189,8 @@ class MapPlan:
             )
         next(islice(iterator, passed - len(first), passed - len(first)), None)
 
-    def _sampler_state(self) -> Any:
+    def sampler_state(self) -> Any:
+        """The sampler's own word for where it is, where it has one."""
         for source in (self._source, self._iterator):
             if source is not None and hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
                 return source.state_dict()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,34 +11,44 @@ import numpy as np
 import torch
 
 
-def snapshot(generator: torch.Generator | None) -> dict[str, Any]:
-    """All generators a sampler may draw from, as plain data."""
+def snapshot(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
+    """All generators a sampler may draw from, as plain data: the process's, and the loader's and the sampler's own."""
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "torch": torch.default_generator.get_state().numpy().tobytes(),
         "random": [version, list(words), gauss],
         "numpy": [str(name), np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
-        "generator": None if generator is None else generator_state(generator),
+        "generators": generator_states(generators),
     }
 
 
-def generator_state(generator: torch.Generator) -> bytes:
-    return generator.get_state().cpu().numpy().tobytes()
+def own_generators(loader_generator: torch.Generator | None, sampler: Any) -> list[torch.Generator]:
+    """The generators a loader was given: its own, and its sampler's where that is another one."""
+    candidates = (loader_generator, getattr(sampler, "generator", None), getattr(getattr(sampler, "sampler", None), "generator", None))
+    found: list[torch.Generator] = []
+    for candidate in candidates:
+        if isinstance(candidate, torch.Generator) and all(candidate is not known for known in found):
+            found.append(candidate)
+    return found
 
 
-def set_generator_state(generator: torch.Generator, state: bytes) -> None:
-    generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+def generator_states(generators: Sequence[torch.Generator]) -> list[bytes]:
+    return [generator.get_state().cpu().numpy().tobytes() for generator in generators]
+
+
+def set_generator_states(generators: Sequence[torch.Generator], states: list[bytes]) -> None:
+    for generator, state in zip(generators, states, strict=False):
+        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 @contextmanager
-def as_it_was(saved: dict[str, Any], generator: torch.Generator | None) -> Iterator[None]:
-    """The process's generators as they were when `saved` was taken, and afterwards as they are now. The loader's own `generator`
-    stays where the drawing leaves it, as it would have without an interruption."""
-    now = snapshot(None)
+def as_it_was(saved: dict[str, Any], generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """The process's generators as they were when `saved` was taken, and afterwards as they are now. The loader's and the sampler's
+    own stay where the drawing leaves them, as they would have without an interruption."""
+    now = snapshot()
     _put(saved)
-    if generator is not None and saved["generator"] is not None:
-        set_generator_state(generator, saved["generator"])
+    set_generator_states(generators, saved["generators"])
     try:
         yield
     finally:

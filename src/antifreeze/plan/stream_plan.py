@@ -31,9 +31,11 @@ class StreamPosition:
     turn: int = 0
     had_workers: bool = True
 
-    def delivered(self, stream: int, samples: int, state: bytes | None) -> StreamPosition:
+    def delivered(self, stream: int, samples: int, state: bytes | None, ended: bool) -> StreamPosition:
+        """`ended`: its iterator has nothing after this batch."""
         progress = self.streams[stream]
-        return self._with(stream, replace(progress, batches=progress.batches + 1, samples=progress.samples + samples, state=state))
+        after = StreamProgress(progress.batches + 1, progress.samples + samples, state, ended)
+        return self._with(stream, after)
 
     def ended(self, stream: int) -> StreamPosition:
         return self._with(stream, replace(self.streams[stream], ended=True))

@@ -79,6 +79,7 @@ def _serve(request: dict[str, Any]) -> Record | Trial:
 # -- the program's side -------------------------------------------------------------------------------------------------
 def _become_program(request: dict[str, Any], folder: Path, writing: int) -> Trial:
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is born deaf to Ctrl-C
     os.chdir(folder)
     os.environ["TMPDIR"] = str(folder / "tmp")
     tempfile.tempdir = None

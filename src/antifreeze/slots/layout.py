@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -98,13 +99,24 @@ class RowLayout:
             if leaf.row_bytes * rows == 0:
                 views.append(torch.empty(shape, dtype=leaf.dtype))
             else:
-                count = leaf.row_bytes * rows // leaf.dtype.itemsize
-                views.append(torch.frombuffer(buffer, dtype=leaf.dtype, count=count, offset=offset).view(shape))
+                views.append(_tensor_over(buffer, leaf.dtype, shape, offset))
         return views
 
     def assemble(self, columns: Sequence[torch.Tensor]) -> Any:
         """The batch as default_collate would have built it."""
         return _assemble(self.tree, iter(columns))
+
+
+_NUMPY_DTYPES = {torch.from_numpy(np.empty(0, dtype)).dtype: np.dtype(dtype) for dtype in "?bBhHiIqQefdFD"}
+
+
+def _tensor_over(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> torch.Tensor:
+    """A tensor of its own storage, not a view of another tensor: the user may do to it what he likes (detach_(), for one)."""
+    numpy_dtype = _NUMPY_DTYPES.get(dtype)
+    if numpy_dtype is not None:
+        return torch.from_numpy(np.ndarray(shape, numpy_dtype, buffer, offset))
+    flat = torch.frombuffer(buffer, dtype=torch.uint8, count=math.prod(shape) * dtype.itemsize, offset=offset)
+    return torch.empty(0, dtype=dtype).set_(flat.untyped_storage(), 0, shape, torch.empty(shape, device="meta").stride())
 
 
 def learn(sample: Any) -> RowLayout | None:

@@ -98,7 +98,7 @@ class Pool:
         self._began_s = time.monotonic()
         self._oom_kills = oom_kills()
         self._whole_batch_calls = False
-        self._last_stream_state: dict[int, bytes] = {}
+        self._last_stream_state: dict[int, tuple[bytes | None, bool]] = {}
 
     def __repr__(self) -> str:
         live = sum(worker is not None for worker in self.crew.workers)
@@ -341,7 +341,7 @@ class Pool:
         elif isinstance(message, LayoutFound):
             self.layouts[message.key] = pickle.loads(message.payload)
         elif isinstance(message, StreamState):
-            self._last_stream_state[message.stream] = message.payload
+            self._last_stream_state[message.stream] = (message.payload or None, bool(message.ended))
         elif isinstance(message, Ready):
             self.user_seeded = message.user_seeded
             worker = self.crew.workers[number]
@@ -360,8 +360,8 @@ class Pool:
     def _stream_advanced(self, stream: int, batch: int, rows: int) -> None:
         start = self.streams[stream]
         start.skip_samples += rows
-        start.state = self._last_stream_state.get(stream)
-        start.finished_batches[batch] = (rows, start.state)
+        start.state, ended = self._last_stream_state.get(stream, (None, False))
+        start.finished_batches[batch] = (rows, start.state, ended)
 
     def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
         self.costs.add(rows, fetch_ns, collate_ns, write_ns)

@@ -46,4 +46,4 @@ class StreamStart:
     batch_rows: int = 1
     state: bytes | None = None
     worker: int = 0
-    finished_batches: dict[int, tuple[int, bytes | None]] = field(default_factory=dict)
+    finished_batches: dict[int, tuple[int, bytes | None, bool]] = field(default_factory=dict)

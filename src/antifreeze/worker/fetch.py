@@ -104,8 +104,8 @@ class SampleMaker:
         self._last_layout: RowLayout | None = None
         self.may_write_rows = config.auto_collation and config.collate_fn is default_collate
 
-    def layout_of(self, sample: Any) -> RowLayout | None:
-        """The layout this sample has, known or newly learned."""
+    def layout_of(self, sample: Any, rows: int) -> RowLayout | None:
+        """The layout this sample has, known or newly learned; None where its batch of `rows` rows is better collated."""
         if self._last_layout is not None and _fits(self._last_layout, sample):
             return self._last_layout
         layout = learn(sample)
@@ -113,6 +113,11 @@ class SampleMaker:
             layout = self._layouts.setdefault(layout.key, layout)
             self._last_layout = layout
         return layout
+
+    @property
+    def rows_are_small(self) -> bool:
+        """As far as the samples so far tell."""
+        return self._last_layout is not None and self._last_layout.row_bytes < LARGE_ROW_BYTES
 
     def write_rows(self, task: Task, layout: RowLayout, samples: list[Any], first_row: int) -> None:
         """Raises Irregular where one of them does not fit."""
@@ -275,67 +280,74 @@ class MapFetcher:
 
     def _load_rows(self, task: Task, began: int) -> Outcome:
         """Small rows are written together at the end; large ones at once, so that their memory serves the next sample."""
-        layout: RowLayout | None = None
-        kept: list[Any] = [None] * len(task.indices)
-        write_ns = 0
-
-        def keep(number: int, sample: Any) -> None:
-            nonlocal layout, write_ns
-            if layout is None:
-                layout = self._maker.layout_of(sample)
-                if layout is None:
-                    raise _NoRows(sample, number)
-            if layout.row_bytes < LARGE_ROW_BYTES:
-                kept[number] = sample
-                return
-            wrote_from = time.perf_counter_ns()
-            self._maker.write_rows(task, layout, [sample], task.first_row + number)
-            write_ns += time.perf_counter_ns() - wrote_from
-
+        if self._maker.rows_are_small:
+            samples, failures = self._fetch_each(task)
+            return self._finish(task, samples, failures, began)
+        rows = _RowByRow(self._maker, task)
         try:
-            _, failures = self._fetch_each(task, keep)
-            fetched = time.perf_counter_ns()
-            if layout is not None and layout.row_bytes < LARGE_ROW_BYTES:
-                self._journal.stage(Stage.WRITE)
-                self._write_small(task, layout, kept, failures)
+            _, failures = self._fetch_each(task, rows.keep)
         except (Irregular, _NoRows):
             if not task.whole:
                 return Bounce()
-            return self._load_whole(task, began)
-        if layout is None:  # every sample of the task is bad
+            samples, failures = self._fetch_each(task)
+            return self._finish(task, samples, failures, began)
+        if rows.kept is not None:
+            return self._finish(task, rows.kept, failures, began)
+        if rows.layout is None:  # every sample of the task is bad
             return Bounce(failures)
-        write_ns += time.perf_counter_ns() - fetched
-        return Rows(layout, len(task.indices), failures, fetched - began, write_ns)
-
-    def _write_small(self, task: Task, layout: RowLayout, kept: list[Any], failures: dict[int, Failure]) -> None:
-        if not failures:
-            self._maker.write_rows(task, layout, kept, task.first_row)
-            return
-        for number, sample in enumerate(kept):
-            if task.first_row + number not in failures:
-                self._maker.write_rows(task, layout, [sample], task.first_row + number)
-
-    def _load_whole(self, task: Task, began: int) -> Outcome:
-        samples, failures = self._fetch_each(task)
-        return self._finish(task, samples, failures, began)
+        took_ns = time.perf_counter_ns() - began
+        return Rows(rows.layout, len(task.indices), failures, took_ns - rows.write_ns, rows.write_ns)
 
     def _finish(self, task: Task, samples: Any, failures: dict[int, Failure], began: int) -> Outcome:
-        """Rows where the samples allow it, else collated and packed."""
+        """Rows where the samples allow it; else, with the batch whole and all samples good, collated and packed."""
         fetched = time.perf_counter_ns()
-        if failures:
+        good = [number for number in range(len(samples)) if task.first_row + number not in failures] if failures else None
+        if self._maker.may_write_rows and isinstance(samples, list) and len(samples) == len(task.indices) and good != [] and samples:
+            layout = self._maker.layout_of(samples[good[0] if good else 0], task.batch_rows)
+            if layout is not None and self._try_write(task, layout, samples, good):
+                return Rows(layout, len(samples), failures, fetched - began, time.perf_counter_ns() - fetched)
+        if failures or not task.whole:
             return Bounce(failures)
-        if self._maker.may_write_rows and isinstance(samples, list) and samples:
-            layout = self._maker.layout_of(samples[0])
-            if layout is not None and len(samples) == task.batch_rows:
-                try:
-                    self._journal.stage(Stage.WRITE)
-                    self._maker.write_rows(task, layout, samples, 0)
-                except Irregular:
-                    pass  # torch's own collate has the last word
-                else:
-                    return Rows(layout, len(samples), {}, fetched - began, time.perf_counter_ns() - fetched)
         collated = self._maker.collate(samples, task, self._seeds)
         return self._maker.pack(task, collated, task.batch_rows, fetched - began, time.perf_counter_ns() - fetched)
+
+    def _try_write(self, task: Task, layout: RowLayout, samples: list[Any], good: list[int] | None) -> bool:
+        self._journal.stage(Stage.WRITE)
+        try:
+            if good is None:
+                self._maker.write_rows(task, layout, samples, task.first_row)
+            else:
+                for number in good:
+                    self._maker.write_rows(task, layout, [samples[number]], task.first_row + number)
+        except Irregular:
+            return False  # torch's own collate has the last word
+        return True
+
+
+class _RowByRow:
+    """Takes a task's samples as they come: large rows are written at once, small ones (and those that are no rows) are kept."""
+
+    def __init__(self, maker: SampleMaker, task: Task) -> None:
+        self._maker = maker
+        self._task = task
+        self.layout: RowLayout | None = None
+        self.kept: list[Any] | None = None
+        self.write_ns = 0
+
+    def keep(self, number: int, sample: Any) -> None:
+        if self.layout is None and self.kept is None:
+            self.layout = self._maker.layout_of(sample, self._task.batch_rows)
+            if self.layout is None and not self._task.whole:
+                raise _NoRows
+            if self.layout is None or self.layout.row_bytes < LARGE_ROW_BYTES:
+                self.kept = [None] * len(self._task.indices)
+        if self.kept is not None:
+            self.kept[number] = sample
+            return
+        assert self.layout is not None
+        began = time.perf_counter_ns()
+        self._maker.write_rows(self._task, self.layout, [sample], self._task.first_row + number)
+        self.write_ns += time.perf_counter_ns() - began
 
 
 class _NoRows(Exception):

@@ -210,9 +210,10 @@ class _Worker:
     def _report(self, work: Work, outcome: Rows | Packed | Bounce) -> None:
         send = self._channel.send
         if isinstance(self._fetcher, StreamFetcher):
-            state = self._fetcher.streams[work.stream].state()
-            if state is not None:
-                send(StreamState(work.stream, state))
+            stream = self._fetcher.streams[work.stream]
+            state = stream.state()
+            if state is not None or stream.ended:
+                send(StreamState(work.stream, int(stream.ended), state or b""))
         if isinstance(outcome, Packed):
             send(ParcelDone(work.task, outcome.rows, outcome.size_bytes, outcome.fetch_ns, outcome.collate_ns, outcome.write_ns))
             return

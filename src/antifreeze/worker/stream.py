@@ -115,7 +115,7 @@ class StreamFetcher:
     def _make(self, stream: Stream, task: Task, samples: list[Any], fetch_ns: int) -> Outcome:
         fetched = time.perf_counter_ns()
         if self._maker.may_write_rows:
-            layout = None if samples[0] is None else self._maker.layout_of(samples[0])
+            layout = None if samples[0] is None else self._maker.layout_of(samples[0], task.batch_rows)
             if layout is not None:
                 try:
                     self._journal.stage(Stage.WRITE)

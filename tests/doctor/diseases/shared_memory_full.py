@@ -4,7 +4,7 @@ Run it where /dev/shm is small: `unshare -m sh -c 'mount -t tmpfs -o size=8m tmp
 """
 
 import torch
-from patient import ready
+from patient import ready_soon
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -25,4 +25,4 @@ if __name__ == "__main__":
     for step, batch in enumerate(DataLoader(Images(), batch_size=1, num_workers=2, collate_fn=stack)):  # <- loop
         kept.append(batch)
         if step == 0:
-            ready()
+            ready_soon()

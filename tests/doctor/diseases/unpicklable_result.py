@@ -2,7 +2,7 @@
 
 import threading
 
-from patient import ready
+from patient import ready_soon
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -20,5 +20,5 @@ def first(samples):
 
 if __name__ == "__main__":
     batches = iter(DataLoader(Handles(), batch_size=4, num_workers=2, collate_fn=first))
-    ready()
+    ready_soon()
     next(batches)  # <- here

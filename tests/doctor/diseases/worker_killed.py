@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from patient import ready, worker_number
+from patient import ready_soon, worker_number
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -35,5 +35,5 @@ if __name__ == "__main__":
             time.sleep(5.0)
         except (RuntimeError, ProcessLookupError) as error:
             print(f"ignored: {error}", flush=True)
-        ready(victim=victim)
+        ready_soon(victim=victim)
         next(batches)  # <- here

@@ -24,6 +24,7 @@ from antifreeze.doctor.facts.model import Blindness, Cgroup, Examination, Frame,
 from antifreeze.doctor.facts.permission import explain_no_py_spy, explain_refusal
 from antifreeze.doctor.facts.proc import (
     is_alive,
+    is_dead,
     read_command,
     read_descriptor_limit,
     read_rank,
@@ -99,7 +100,7 @@ class Visit:
 
 def begin_visit(pid: int) -> Visit:
     """Raises a PatientError where the process cannot be examined."""
-    left_behind = () if pid <= 0 or is_alive(pid) else tuple(orphans_of(pid))
+    left_behind = tuple(orphans_of(pid)) if pid > 0 and is_dead(pid) else ()
     if not left_behind:
         check_patient(pid)
     root = pid if left_behind else find_root(pid)

@@ -61,6 +61,12 @@ def is_alive(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
 
 
+def is_dead(pid: int) -> bool:
+    """Gone, or a zombie that its parent did not reap."""
+    stat = read_stat(pid)
+    return stat is None or stat.state in ("Z", "X")
+
+
 def all_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 

@@ -6,7 +6,7 @@ import os
 import pwd
 
 from antifreeze.doctor.errors import NoSuchProcess, NotAllowed, NotPython
-from antifreeze.doctor.facts.proc import all_pids, looks_like_python, read_command, read_stat, read_status
+from antifreeze.doctor.facts.proc import all_pids, is_dead, looks_like_python, read_command, read_stat, read_status
 
 WORKER_NAMES = ("pt_data_worker", "af_worker")
 DEEPEST = 64
@@ -30,8 +30,11 @@ def below(root: int, parent_of: dict[int, int]) -> list[int]:
 
 def check_patient(pid: int) -> None:
     """Raises the sentence that says why this process cannot be examined."""
-    if pid <= 0 or read_stat(pid) is None:
+    stat = read_stat(pid) if pid > 0 else None
+    if stat is None:
         raise NoSuchProcess(f"there is no process {pid}{_who_is_there()}")
+    if is_dead(pid):
+        raise NoSuchProcess(f"process {pid} is dead, and its parent {stat.parent} has not reaped it yet: examine that one")
     status = read_status(pid)
     if status is not None and not os.access(f"/proc/{pid}/fd", os.R_OK):
         raise NotAllowed(f"{_why_not_allowed(pid, status.user)}, or `sudo antifreeze doctor {pid}`")

@@ -1,0 +1,151 @@
+"""The arena: memory without a name, taken when mapped, given back when discarded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from antifreeze.slots import arena as module
+from antifreeze.slots.arena import SLOT_STRIDE, Arena
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+STEP = 1 << 16
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    arena = Arena.create()
+    yield arena
+    arena.close()
+
+
+def test_a_slot_is_mapped_once_and_again_only_when_it_must_be_larger(arena: Arena) -> None:
+    first = arena.map(0, 10)
+    assert arena.map(0, STEP) is first
+    assert arena.mapped_bytes(0) == len(first) == STEP
+    larger = arena.map(0, STEP + 1)
+    assert larger is not first
+    assert arena.mapped_bytes(0) >= STEP + PAGE
+    assert (arena.mapped_bytes(1), arena.map(0, STEP + 1)) == (0, larger)
+
+
+def test_what_was_written_is_there_in_the_larger_mapping_and_in_the_old_one(arena: Arena) -> None:
+    first = arena.map(3, 10)
+    first[:5] = b"early"
+    larger = arena.map(3, 10 * STEP)
+    larger[5:10] = b" late"
+    assert (larger[:10], first[:10]) == (b"early late", b"early late")
+
+
+def test_slots_do_not_touch(arena: Arena) -> None:
+    for slot in range(4):
+        arena.map(slot, STEP)[:] = bytes([slot + 1]) * STEP
+    assert [arena.map(slot, STEP)[:] for slot in range(4)] == [bytes([slot + 1]) * STEP for slot in range(4)]
+
+
+def test_every_process_with_the_descriptor_sees_the_same(arena: Arena) -> None:
+    other = Arena(os.dup(arena.descriptor))
+    arena.map(7, 10)[:2] = b"hi"
+    assert other.map(7, 10)[:2] == b"hi"
+    other.close()
+
+
+def test_discarding_gives_the_memory_back_for_everybody(arena: Arena) -> None:
+    other = Arena(os.dup(arena.descriptor))
+    held = other.map(1, 8 * STEP)
+    held[:4] = b"full"
+    arena.map(0, STEP)
+    assert arena.used_bytes() == 9 * STEP
+    arena.discard(1)
+    assert arena.used_bytes() == STEP
+    assert held[:4] == bytes(4)
+    assert arena.mapped_bytes(1) == 0
+    other.close()
+
+
+def test_forgetting_keeps_the_memory(arena: Arena) -> None:
+    arena.map(0, 10)[:2] = b"hi"
+    arena.forget(0)
+    assert (arena.mapped_bytes(0), arena.used_bytes()) == (0, STEP)
+    assert arena.map(0, 10)[:2] == b"hi"
+
+
+def test_memory_is_taken_when_a_slot_is_mapped_not_when_it_is_touched(arena: Arena) -> None:
+    assert arena.used_bytes() == 0
+    arena.map(5, 3 * STEP)
+    assert arena.used_bytes() == 3 * STEP
+
+
+def test_it_has_no_name_anywhere(arena: Arena) -> None:
+    arena.map(0, 10)
+    assert os.fstat(arena.descriptor).st_nlink == 0
+    assert os.readlink(f"/proc/self/fd/{arena.descriptor}").startswith("/memfd:antifreeze")
+    assert not [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm" in line and "antifreeze" in line]
+
+
+def test_close_may_be_called_twice_and_what_is_held_stays_readable() -> None:
+    arena = Arena.create()
+    held = arena.map(0, 10)
+    held[:2] = b"hi"
+    arena.close()
+    arena.close()
+    assert held[:2] == b"hi"
+
+
+def test_it_describes_itself(arena: Arena) -> None:
+    arena.map(0, 10)
+    assert repr(arena) == "<Arena 1 slots mapped, 65,536 bytes>"
+
+
+# --- limits, in a process of their own --------------------------------------------------------------------------------
+
+ALONE = f"""
+import importlib.util, resource
+spec = importlib.util.spec_from_file_location("arena", {module.__file__!r})
+arena = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(arena)
+MIB = 1 << 20
+"""
+
+
+def in_a_process(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", ALONE + program], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_memory_that_is_not_to_be_had_is_an_error_when_it_is_asked_for() -> None:
+    program = """
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 64 * MIB, size + 64 * MIB))
+slots = arena.Arena.create()
+slots.map(0, MIB)
+try:
+    slots.map(1, 512 * MIB)
+except OSError as error:
+    print(type(error).__name__, error.errno)
+print(len(slots.map(1, MIB)) // MIB, slots.used_bytes() // MIB)
+"""
+    assert in_a_process(program).splitlines() == ["OSError 12", "1 2"]
+
+
+def test_a_small_limit_on_the_size_of_files_does_not_matter() -> None:
+    """`ulimit -S -f`: nothing of a slot is a file to the user."""
+    program = """
+resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+slots = arena.Arena.create()
+for slot in range(3):
+    slots.map(slot, 4 * MIB)[-5:] = b"there"
+print([slots.map(slot, 4 * MIB)[-5:].decode() for slot in range(3)], resource.getrlimit(resource.RLIMIT_FSIZE)[0])
+"""
+    assert in_a_process(program) == "['there', 'there', 'there'] 1048576"
+
+
+def test_the_last_byte_of_a_slot_lies_before_the_next() -> None:
+    assert SLOT_STRIDE % PAGE == 0
+    assert in_a_process("print(arena.SLOT_STRIDE * 1000 < arena._ARENA_BYTES)") == "True"
