@@ -14,6 +14,7 @@ import array
 import os
 import pickle
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -47,6 +48,7 @@ from antifreeze.supervisor.observe import oom_kills, private_bytes
 from antifreeze.supervisor.policy import RestartBudget, stall_intervals_s
 from antifreeze.supervisor.process import Born, ByContext, ByServer, Exit, WorkerProcess
 from antifreeze.supervisor.state import (
+    STRIKES,
     WHOLE_BATCH,
     Action,
     Batch,
@@ -436,7 +438,9 @@ class Pool:
             return WorkerGone(number)
         whole = self._whole_batch_calls or entry.stage in (Stage.COLLATE, Stage.WRITE)
         failure = telling.sample_lost(number, entry, whole, self._explain(end))
-        return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure)
+        # a kill from outside says little about the sample; a crash says more
+        strikes = STRIKES + 1 if end.code in (-signal.SIGKILL, -signal.SIGTERM) else STRIKES
+        return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, strikes=strikes)
 
     def _check_deadlines(self) -> None:
         now_s = time.monotonic()

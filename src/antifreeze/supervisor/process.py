@@ -83,6 +83,8 @@ class ByContext:
     def exit_code(self) -> int | None:
         self._process.join(timeout=KILL_S)
         code: int | None = self._process.exitcode
+        if code is not None:
+            self._process.close()  # its sentinel is a descriptor, which would wait for the garbage collector
         return code
 
     def _start(self, spec: WorkerSpec, worker_end: socket.socket) -> None:

@@ -138,13 +138,14 @@ class RowFailed:
 @dataclass(frozen=True)
 class WorkerGone:
     """A worker has ended and is reaped. `row` of `task` is suspected unless None; `failure` says what to report if it is bad,
-    `final` that it is bad already (its deadline passed)."""
+    `final` that it is bad already (its deadline passed), `strikes` how many such ends make it bad otherwise."""
 
     worker: int
     task: int | None = None
     row: int | None = None
     failure: Any = None
     final: bool = False
+    strikes: int = STRIKES
 
 
 @dataclass(frozen=True)
@@ -320,7 +321,7 @@ class PoolState:
         batch.strikes[row] = batch.strikes.get(row, 0) + 1
         del self._tasks[task.number]
         batch.open_tasks.discard(task.number)
-        bad = event.final or batch.strikes[row] >= STRIKES
+        bad = event.final or batch.strikes[row] >= event.strikes
         if bad and (row == WHOLE_BATCH or not self.forgive):
             batch.errors[row] = event.failure
             return

@@ -17,7 +17,7 @@ def sample_lost(number: int, entry: Entry, whole: bool, how: str) -> Failure:
     """A worker ended while it was at this sample (or batch)."""
     what = f"at batch {entry.batch} ({entry.stage.name.lower()})" if whole else f"loading sample {entry.index}"
     text = (
-        f"worker {number} {how} while {what}, and so did the one before it\n"
+        f"worker {number} {how} while {what}, and so did the worker before it\n"
         '  what to do: on_bad_sample="skip" goes on without the sample; the line above says what ended the process'
     )
     return _failure(SampleLost, text, number, entry, whole)

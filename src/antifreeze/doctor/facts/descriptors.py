@@ -6,6 +6,7 @@ import os
 import stat
 
 from antifreeze.doctor.facts.model import Descriptor, Socket
+from antifreeze.doctor.facts.names import is_remote
 from antifreeze.doctor.facts.proc import read_text
 
 MOST = 4096
@@ -99,13 +100,6 @@ def filesystem_of(path: str, mounts: Mounts) -> str:
         if path == point or path.startswith(point.rstrip("/") + "/"):
             return kind
     return ""
-
-
-REMOTE = ("nfs", "fuse", "cifs", "smb", "lustre", "ceph", "gpfs", "beegfs", "9p", "afs", "glusterfs", "wekafs", "virtiofs", "pvfs2")
-
-
-def is_remote(filesystem: str) -> bool:
-    return filesystem.startswith(REMOTE) and filesystem not in ("fuseblk", "fusectl")
 
 
 def epoll_targets(pid: int, number: int) -> tuple[int, ...]:

@@ -16,11 +16,12 @@ import time
 from dataclasses import dataclass, field, replace
 
 from antifreeze.doctor.errors import PatientEnded
-from antifreeze.doctor.facts.descriptors import count_descriptors, filesystem_of, is_remote, read_descriptors, read_mounts, read_stderr_tail
+from antifreeze.doctor.facts.descriptors import count_descriptors, filesystem_of, read_descriptors, read_mounts, read_stderr_tail
 from antifreeze.doctor.facts.holders import find_holders, locks_that_matter, read_file_locks
 from antifreeze.doctor.facts.look import Look, SeenProcess, look, main_frames
 from antifreeze.doctor.facts.machine import read_cgroup, read_machine
 from antifreeze.doctor.facts.model import Blindness, Cgroup, Examination, Frame, Process, Thread
+from antifreeze.doctor.facts.names import WORKER_NAMES, is_library, is_remote
 from antifreeze.doctor.facts.permission import explain_no_py_spy, explain_refusal
 from antifreeze.doctor.facts.proc import (
     is_alive,
@@ -35,7 +36,7 @@ from antifreeze.doctor.facts.proc import (
 from antifreeze.doctor.facts.sockets import read_sockets
 from antifreeze.doctor.facts.stacks import find_py_spy
 from antifreeze.doctor.facts.threads import SeenThread
-from antifreeze.doctor.facts.tree import WORKER_NAMES, below, check_patient, find_orphans, find_root, orphans_of, parents
+from antifreeze.doctor.facts.tree import below, check_patient, find_orphans, find_root, orphans_of, parents
 
 GLANCE_S, MOST_LOOPS = 0.25, 4
 MOST_SOURCES = 50
@@ -120,7 +121,8 @@ def _likely_loops(seen: Look) -> list[int]:
 
 
 def _pids(root: int, left_behind: tuple[int, ...]) -> list[int]:
-    return list(left_behind) or below(root, parents())
+    """All of the tree but ourselves: the patient may be the shell that started us."""
+    return list(left_behind) or [pid for pid in below(root, parents()) if pid != os.getpid()]
 
 
 def _join(first: Look, last: Look) -> tuple[Process, ...]:
@@ -190,17 +192,13 @@ def _read_sources(processes: tuple[Process, ...]) -> tuple[tuple[str, str], ...]
     for process in processes:
         for thread in process.threads:
             for sample in (thread.first, thread.last):
-                wanted.update({frame.file: process.pid for frame in (sample.frames if sample else ()) if is_users_file(frame.file)})
+                wanted.update({frame.file: process.pid for frame in (sample.frames if sample else ()) if not is_library(frame.file)})
     found = {}
     for file, pid in list(wanted.items())[:MOST_SOURCES]:
         text = None if is_remote(filesystem_of(file, read_mounts(pid))) else read_text(f"/proc/{pid}/root{file}", LARGEST_SOURCE)
         if text:
             found[file] = text
     return tuple(found.items())
-
-
-def is_users_file(file: str) -> bool:
-    return file.startswith("/") and not any(part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python"))
 
 
 def _blindness(py_spy: str | None, first: Look, last: Look) -> tuple[Blindness, ...]:

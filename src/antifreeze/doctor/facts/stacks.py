@@ -9,6 +9,7 @@ Of the local variables only those are kept that name the work at hand: indices o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -53,20 +54,45 @@ def read_stacks(py_spy: str, pid: int, *, native: bool = False) -> Stacks:
     command = [py_spy, "dump", "--json", "--pid", str(pid), *(("--native",) if native else ("--nonblocking", "--locals"))]
     problem = ""
     for _ in range(TRIES):
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return Stacks(problem=str(error))
-        if done.returncode == 0:
+        answer = _run(command)
+        if answer is None:
+            return Stacks(problem=f"py-spy timed out after {LIMIT_S:g} s")
+        code, said, complaint = answer
+        if code == 0:
             try:
-                return Stacks(parse_dump(done.stdout))
+                return Stacks(parse_dump(said))
             except ValueError:
                 problem = "py-spy's answer could not be read"
         else:
-            problem = first_causes(done.stderr.decode(errors="replace"))
+            problem = first_causes(complaint.decode(errors="replace"))
         if not os.path.exists(f"/proc/{pid}"):
             break
     return Stacks(problem=problem or "py-spy failed")
+
+
+def _run(command: list[str]) -> tuple[int, bytes, bytes] | None:
+    """(exit code, output, complaints), or None at the limit. Where the patient's files lie on a dead file system py-spy itself may hang,
+    and not even end when killed: then it is left to itself."""
+    try:
+        with contextlib.ExitStack() as stack:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            stack.callback(_close, process)
+            said, complaint = process.communicate(timeout=LIMIT_S)
+            return process.returncode, said, complaint
+    except OSError as error:
+        return 1, b"", str(error).encode()
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
 
 
 def first_causes(text: str) -> str:

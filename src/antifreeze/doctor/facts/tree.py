@@ -6,9 +6,9 @@ import os
 import pwd
 
 from antifreeze.doctor.errors import NoSuchProcess, NotAllowed, NotPython
+from antifreeze.doctor.facts.names import WORKER_NAMES
 from antifreeze.doctor.facts.proc import all_pids, is_dead, looks_like_python, read_command, read_stat, read_status
 
-WORKER_NAMES = ("pt_data_worker", "af_worker")
 DEEPEST = 64
 
 

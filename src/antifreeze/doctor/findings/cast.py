@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from antifreeze.doctor.facts.model import Examination, JournalEntry, Process, Thread, ThreadSample
+from antifreeze.doctor.facts.names import WORKER_NAMES
 from antifreeze.doctor.findings.case import Case, Doing, LoaderCase, Loop, Worker
 from antifreeze.doctor.findings.frames import (
     FETCH,
@@ -31,7 +32,6 @@ from antifreeze.doctor.findings.frames import (
 )
 from antifreeze.doctor.findings.waits import wait_of
 
-WORKER_NAMES = ("pt_data_worker", "af_worker")
 FORK_SERVER = "multiprocessing.forkserver"
 STAGES = {
     "STARTING": Doing.STARTING,
@@ -114,7 +114,17 @@ def _loader_case(process: Process, exam: Examination) -> LoaderCase:
         moved=len(set(seen)) > 1 or any(worker.moved for worker in workers) or any(_ran(feeder) for feeder in feeders),
         seen=seen,
         waited_s=min((feeder.last.asleep_s for feeder in feeders if feeder.last and feeder.last.asleep_s is not None), default=None),
-        dead=tuple(child for child in children if child.state == "Z" and (is_worker(child) or child.name.startswith("python"))),
+        dead=_dead(children),
+    )
+
+
+def _dead(children: list[Process]) -> tuple[Process, ...]:
+    """Zombies; before torch 2.6 a worker had no name of its own."""
+    named = any(child.name in WORKER_NAMES for child in children)
+    return tuple(
+        child
+        for child in children
+        if child.state == "Z" and (child.name in WORKER_NAMES or (child.name.startswith("python") and not named))
     )
 
 

@@ -60,7 +60,7 @@ CAUSES: tuple[Rule, ...] = (
 RISKS: tuple[Rule, ...] = (machine.machine_overloaded, machine.memory_nearly_full, machine.inherited_handles)
 """Worth knowing, but not what stops the program now."""
 
-STATES: tuple[Rule, ...] = (loop.slow_start, loop.slow_but_progressing, loop.healthy, loop.no_loader, loop.unclear)
+STATES: tuple[Rule, ...] = (loop.starting_workers, loop.slow_but_progressing, loop.healthy, loop.no_loader, loop.unclear)
 """What is said when no cause is found; the first that applies is the verdict."""
 
 EXPLAINS = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from antifreeze.doctor.facts.model import Frame
+from antifreeze.doctor.facts.names import is_library
 
 Frames = tuple[Frame, ...]
-NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "<string>", "/src/antifreeze/")
 
 WORKER_LOOP = ("_worker_loop", "torch/utils/data/_utils/worker.py")
 FETCH = ("fetch", "torch/utils/data/_utils/fetch.py")
@@ -23,7 +23,7 @@ OUR_POOL, OUR_INLINE, OUR_PROCESSES = (
 
 
 def is_users(frame: Frame) -> bool:
-    return not any(part in frame.file for part in NOT_THE_USERS)
+    return not is_library(frame.file)
 
 
 def find(frames: Frames, name: str, file: str) -> Frame | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from antifreeze.doctor.facts.model import Cgroup, Process
-from antifreeze.doctor.findings.case import Case, LoaderCase, Loop
+from antifreeze.doctor.findings.case import Case, Doing, LoaderCase, Loop
 from antifreeze.doctor.findings.frames import place, short
 from antifreeze.doctor.findings.model import Confidence, Finding, Severity, finding
 from antifreeze.doctor.findings.stalls import loop_line
@@ -43,6 +43,14 @@ def missing_workers(loader: LoaderCase) -> list[int]:
     return [number for number in range(loader.expected_workers) if number not in present]
 
 
+def deaths(loader: LoaderCase) -> tuple[list[Process], list[int]]:
+    """(the dead, the numbers that are missing). Workers of an iterable data set end by themselves, with code 0, when they are through:
+    those count only where nobody is at work any more."""
+    over = not loader.moved and all(worker.doing is Doing.IDLE for worker in loader.workers)
+    dead = [process for process in loader.dead if process.exit_status or over]
+    return dead, missing_workers(loader) if dead or over else []
+
+
 def worker_dead(case: Case) -> Iterator[Finding]:
     """Zombies that the loop did not reap, and numbers that are missing among the living."""
     for loader in case.loaders:
@@ -64,9 +72,9 @@ def worker_dead(case: Case) -> Iterator[Finding]:
                 "do not catch torch's `worker exited unexpectedly` and go on with the same iterator: its batches and locks are lost",
                 "antifreeze.DataLoader restarts a dead worker and loads its batch again",
             ],
-            confidence=Confidence.CERTAIN if loader.dead else Confidence.LIKELY,
+            confidence=Confidence.CERTAIN if dead else Confidence.LIKELY,
             where=loader.place,
-            pid=loader.dead[0].pid if loader.dead else loader.process.pid,
+            pid=dead[0].pid if dead else loader.process.pid,
             worker=missing[0] if missing else None,
             stalled_s=loader.waited_s,
         )
@@ -126,7 +134,7 @@ def killed_for_memory(loader: LoaderCase, case: Case) -> tuple[int, str] | None:
     killed = [process.pid for process in loader.dead if (process.exit_status or 0) & 0x7F == SIGKILL]
     if killed:
         return killed[0], ""
-    if not missing_workers(loader):
+    if not deaths(loader)[1]:
         return None
     # Reaped already: the last kill of the log that was a worker, and not of another program in the same cgroup.
     workers = [kill for kill in case.exam.machine.oom_kills if f"({loader.workers[0].process.name})" in kill.text] if loader.workers else []

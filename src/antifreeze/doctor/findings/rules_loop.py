@@ -195,19 +195,22 @@ def slow_but_progressing(case: Case) -> Iterator[Finding]:
         )
 
 
-def slow_start(case: Case) -> Iterator[Finding]:
+def starting_workers(case: Case) -> Iterator[Finding]:
     for loader in case.loaders:
-        if loader.loop is Loop.STARTING:
-            yield finding(
-                "starting-workers",
-                f"{loader.name} is starting its workers: {len(loader.workers)} are there so far",
-                evidence=[f"stack: {trace(loader.frames)}"],
-                advice=["spawn and forkserver pickle the data set once per worker: make it small, or use persistent_workers=True"],
-                severity=Severity.SLOW,
-                confidence=Confidence.LIKELY,
-                where=loader.place,
-                pid=loader.process.pid,
-            )
+        starting = [worker for worker in loader.workers if worker.doing is Doing.STARTING]
+        if loader.loop is not Loop.STARTING and not starting:
+            continue
+        where = starting[0].place if starting else loader.place
+        yield finding(
+            "starting-workers",
+            f"{loader.name} starts its workers: {len(loader.workers)} are there, {len(starting)} of them not ready yet{_where(where)}",
+            evidence=[f"{worker.name} is {seconds_text(worker.process.age_s)} old: {trace(worker.frames)}" for worker in starting[:6]],
+            advice=["spawn and forkserver pickle the data set once per worker: make it small, or use persistent_workers=True"],
+            severity=Severity.SLOW,
+            confidence=Confidence.LIKELY,
+            where=where,
+            pid=loader.process.pid,
+        )
 
 
 def healthy(case: Case) -> Iterator[Finding]:

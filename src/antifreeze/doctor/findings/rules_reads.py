@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from antifreeze.doctor.facts.model import Descriptor, Process
+from antifreeze.doctor.facts.names import is_remote
 from antifreeze.doctor.findings.case import Case, Worker
 from antifreeze.doctor.findings.model import Confidence, Finding
 from antifreeze.doctor.findings.stalls import blocked_workers, confidence_of, place_text, worker_finding
-from antifreeze.doctor.findings.waits import WaitKind, is_remote
+from antifreeze.doctor.findings.waits import WaitKind
 from antifreeze.doctor.findings.words import command_text, listed, seconds_text
 
 WITH_A_LIMIT = "antifreeze.DataLoader(…, sample_timeout_s=60) ends a sample that waits too long, and the run goes on"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antifreeze.doctor.findings.case import Case, Worker
+from antifreeze.doctor.findings.case import Case, Doing, Worker
 from antifreeze.doctor.findings.model import Confidence, Finding
 from antifreeze.doctor.findings.stalls import (
     WATCHED_S,
@@ -26,6 +26,8 @@ MAY_BE_SLOW = "it may only be slow: nothing here tells how long a sample takes; 
 def infinite_loop(case: Case) -> Iterator[Finding]:
     """The same sample in both looks, and it used its core all the time, or wakes again and again."""
     for worker in stuck_workers(case):
+        if worker.doing is Doing.STARTING:
+            continue  # unpickling a large data set takes its time; starting_workers() says so
         computes = active_share(worker) >= BUSY_SHARE
         goes_round = worker.wait.kind is WaitKind.SLEEP and not slept_through(worker, case.window_s)
         if not computes and not goes_round:

@@ -14,6 +14,7 @@ from antifreeze.doctor.findings.stalls import loop_line
 from antifreeze.doctor.findings.waits import wait_of
 from antifreeze.doctor.findings.words import bytes_text, listed, plural, seconds_text
 
+SIGBUS = 7
 FULL_SHARE, FULL_BYTES, SMALL_BYTES = 0.02, 4_000_000, 100_000_000
 LOST_ERROR = re.compile(r"^.*Error.*(?:[Pp]ickl|Too many open files|No space left|shared memory|ancdata).*$", re.MULTILINE)
 
@@ -64,25 +65,33 @@ def result_lost(case: Case) -> Iterator[Finding]:
         )
 
 
-def is_full(shm: ShmSpace, *, failed: bool) -> bool:
-    """A small /dev/shm is full for a batch long before its last byte; `failed`: something could not be sent."""
+def is_full(shm: ShmSpace, *, lost: bool, error: str | None, bus_error: bool) -> bool:
+    """For a large batch it is full long before its last byte; then an error, or a worker that died of it, tells."""
     if shm.free <= min(FULL_SHARE * shm.total, FULL_BYTES):
         return True
-    return failed and shm.total <= SMALL_BYTES and shm.free <= 0.5 * shm.total
+    said_so = error is not None and ("No space left" in error or "allocate shared memory" in error)
+    small = shm.total <= SMALL_BYTES and shm.free <= 0.5 * shm.total
+    return (lost and (said_so or (small and error is None))) or (bus_error and shm.free <= 0.5 * shm.total)
 
 
 def shared_memory_full(case: Case) -> Iterator[Finding]:
     for loader in case.loaders:
         shm, error = loader.process.shm, last_error(loader)
         lost = everybody_waits(loader)
-        if shm is None or not shm.total or not is_full(shm, failed=lost and "shared memory" in (error or "shared memory")):
+        bus_error = any((process.exit_status or 0) & 0x7F == SIGBUS for process in loader.dead)
+        if shm is None or not shm.total or not is_full(shm, lost=lost, error=error, bus_error=bus_error):
             continue
         pieces = sum(each.kind == "shared memory" for each in loader.process.descriptors)
         what = ", a batch could not be sent" if lost else ""
         yield finding(
             "shared-memory-full",
             f"/dev/shm is full ({bytes_text(shm.free)} of {bytes_text(shm.total)} free){what}, and {loader.name} {loader.loop.value}",
-            evidence=[_error_line(loader), f"the loop's process holds {plural(pieces, 'piece')} of shared memory", loop_line(loader)],
+            evidence=[
+                _error_line(loader),
+                "a worker was killed by SIGBUS, as happens when /dev/shm has no page left" if bus_error else None,
+                f"the loop's process holds {plural(pieces, 'piece')} of shared memory",
+                loop_line(loader),
+            ],
             advice=[
                 "give it more: `docker run --shm-size=8g …` or `--ipc=host`; Kubernetes: an emptyDir with medium: Memory at /dev/shm",
                 "do not keep batches in a list; lower prefetch_factor, num_workers or the batch size",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from antifreeze.doctor.facts.model import Call, Descriptor, Futex, Process, Thread, ThreadSample
+from antifreeze.doctor.facts.names import is_remote
 
 
 class WaitKind(Enum):
@@ -40,22 +41,6 @@ class Wait:
         return self.descriptor.target if self.descriptor else self.path
 
 
-REMOTE_FILESYSTEMS = (
-    "nfs",
-    "fuse",
-    "cifs",
-    "smb",
-    "lustre",
-    "ceph",
-    "gpfs",
-    "beegfs",
-    "9p",
-    "afs",
-    "glusterfs",
-    "wekafs",
-    "virtiofs",
-    "pvfs2",
-)
 SLEEPS_IN = {
     "request_wait_answer": WaitKind.REMOTE_FILE,
     "fuse_": WaitKind.REMOTE_FILE,
@@ -108,10 +93,6 @@ BY_CALL = {
 }
 BY_DESCRIPTOR = {"pipe": WaitKind.PIPE, "fifo": WaitKind.FIFO, "socket": WaitKind.SOCKET, "device": WaitKind.TERMINAL}
 WRITES = frozenset(("write", "writev", "pwrite64", "pwritev"))
-
-
-def is_remote(filesystem: str) -> bool:
-    return filesystem.startswith(REMOTE_FILESYSTEMS) and filesystem not in ("fuseblk", "fusectl")
 
 
 def wait_of(process: Process, thread: Thread | None) -> Wait:

@@ -1,0 +1,136 @@
+"""Workers are killed and stopped at random while an epoch runs; every sample must come exactly once, in order, with the right bytes.
+
+    python benchmarks/chaos.py                 100,000 samples, three epochs, rows and parcels, ordered and not
+    python benchmarks/chaos.py --samples 5000  a short one
+
+Prints a line per run: samples, restarts, silent losses, doubled samples, wrong bytes, growth of descriptors and memory of the parent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing import Process
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from antifreeze import DataLoader
+
+
+class Numbers(Dataset[Any]):
+    """Sample i is a row that only i can have."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+        return index, torch.arange(16) * index
+
+
+def as_objects(samples: list[Any]) -> dict[str, Any]:
+    """A collate function, so that batches travel as parcels."""
+    return {"index": [index for index, _ in samples], "row": torch.stack([row for _, row in samples]), "name": f"{len(samples)} samples"}
+
+
+def trouble(parent: int, seed: int, stop_share: float) -> None:
+    """In a process of its own: kills or stops a random worker every 50 to 200 ms until it is killed itself."""
+    rng = random.Random(seed)
+    while os.getppid() == parent:
+        time.sleep(rng.uniform(0.05, 0.2))
+        workers = list(workers_of(parent))
+        if workers:
+            number = signal.SIGSTOP if rng.random() < stop_share else signal.SIGKILL
+            try:
+                os.kill(rng.choice(workers), number)
+            except ProcessLookupError:
+                continue
+
+
+def workers_of(parent: int) -> Iterator[int]:
+    for task in Path(f"/proc/{parent}/task").iterdir():
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            try:
+                if Path(f"/proc/{child}/comm").read_text().strip() == "af_worker":
+                    yield int(child)
+            except OSError:
+                continue
+
+
+def run(samples: int, parcels: bool, in_order: bool, seed: int, epochs: int) -> bool:
+    loader = DataLoader(
+        Numbers(samples),
+        batch_size=64,
+        num_workers=2,
+        in_order=in_order,
+        collate_fn=as_objects if parcels else None,
+        max_restarts_per_minute=100_000,
+    )
+    troubler = Process(target=trouble, args=(os.getpid(), seed, 0.2), daemon=True)
+    troubler.start()
+    lost = doubled = wrong = 0
+    ordered = True
+    descriptors, memory = [], []
+    began = time.monotonic()
+    try:
+        for _ in range(epochs):
+            seen: list[int] = []
+            for batch in loader:
+                indices = batch["index"] if parcels else batch[0].tolist()
+                rows = batch["row"] if parcels else batch[1]
+                wrong += int((rows != torch.tensor(indices)[:, None] * torch.arange(16)).any(1).sum())
+                seen += indices
+            lost += samples - len(set(seen))
+            doubled += len(seen) - len(set(seen))
+            ordered &= seen == list(range(samples))
+            descriptors.append(len(os.listdir("/proc/self/fd")))
+            memory.append(private_mib())
+    finally:
+        troubler.kill()
+        troubler.join()
+        loader.close()
+    fine = not (lost or doubled or wrong) and (ordered or not in_order) and descriptors[-1] <= descriptors[0] + 2
+    print(
+        f"{'parcels' if parcels else 'rows':<8}{'ordered' if in_order else 'any order':<11}{samples * epochs:>9,} samples  "
+        f"{loader.report().restarts:>5} restarts  lost {lost}  doubled {doubled}  wrong bytes {wrong}  "
+        f"descriptors {descriptors[0]}→{descriptors[-1]}  private {memory[0]:.0f}→{memory[-1]:.0f} MiB  "
+        f"{time.monotonic() - began:5.1f} s  {'ok' if fine else 'NOT OK'}",
+        flush=True,
+    )
+    return fine
+
+
+def private_mib() -> float:
+    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=100_000)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    results = [
+        run(args.samples, parcels, in_order, args.seed + number, args.epochs)
+        for number, (parcels, in_order) in enumerate([(False, True), (True, True), (False, False), (True, False)])
+    ]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
