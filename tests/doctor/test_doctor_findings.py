@@ -408,3 +408,29 @@ def test_handles_opened_before_the_fork_are_a_risk() -> None:
     facts = exam(loop_process(moving=True, descriptors=shared), replace(idle_worker(W0, 0), descriptors=shared))
     assert "handle-opened-before-fork" in [found.code for found in diagnose(facts).findings]
     assert not diagnose(facts).is_disease
+
+
+def zombie(status: int) -> object:
+    return process(W0, exit_status=status, last=ProcessSample("Z", 1.0), first=None)
+
+
+def test_a_worker_that_ended_by_itself_is_not_called_dead() -> None:
+    """An iterable data set's worker ends with code 0 when it is through, while others still load."""
+    busy = stuck_worker(W1, 1, call=Call("clock_nanosleep"), asleep_s=4.0)
+    codes = [found.code for found in diagnose(exam(loop_process(), zombie(0), busy)).findings]  # type: ignore[arg-type]
+    assert "worker-dead" not in codes
+    codes = [found.code for found in diagnose(exam(loop_process(), zombie(9), busy)).findings]  # type: ignore[arg-type]
+    assert codes[0] == "worker-dead"
+
+
+def test_a_worker_that_dies_of_a_full_shm_names_it() -> None:
+    facts = exam(loop_process(shm=ShmSpace(64 * 10**6, 2 * 10**7)), idle_worker(W1, 1), zombie(7))  # type: ignore[arg-type]
+    assert diagnose(facts).verdict.code == "shared-memory-full"
+    assert any("SIGBUS" in line for line in diagnose(facts).verdict.evidence)
+
+
+def test_a_worker_that_unpickles_for_long_is_starting_and_not_stuck() -> None:
+    importing = running(W0, (frame("loads", f"{LIB}/pickle.py"), frame("_main", f"{LIB}/multiprocessing/spawn.py")))
+    diagnosis = diagnose(exam(loop_process(), process(W0, importing, age_s=300.0)))
+    assert diagnosis.verdict.code == "starting-workers"
+    assert not diagnosis.is_disease

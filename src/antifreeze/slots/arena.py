@@ -26,7 +26,16 @@ _GROWTH_STEP = 1 << 16
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it yet
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_longlong)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+Mapping = ctypes.Array[ctypes.c_ubyte]
+"""The bytes of a slot, for whoever takes a buffer."""
 
 
 class Arena:
@@ -34,7 +43,7 @@ class Arena:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._maps: dict[int, mmap.mmap] = {}
+        self._maps: dict[int, Mapping] = {}
         self._closer = weakref.finalize(self, os.close, descriptor)
         self._closer.atexit = False
 
@@ -48,7 +57,7 @@ class Arena:
     def __repr__(self) -> str:
         return f"<Arena {len(self._maps)} slots mapped, {sum(map(len, self._maps.values())):,} bytes>"
 
-    def map(self, slot: int, size_bytes: int) -> mmap.mmap:
+    def map(self, slot: int, size_bytes: int) -> Mapping:
         """The first `size_bytes` or more of a slot; mapped once, again only when it must be larger."""
         mapped = self._maps.get(slot)
         if mapped is not None and len(mapped) >= size_bytes:
@@ -56,8 +65,7 @@ class Arena:
         if mapped is not None:
             size_bytes = max(size_bytes, len(mapped) + len(mapped) // 4)  # what grows once will grow again
         length = max(_GROWTH_STEP, -(-size_bytes // _PAGE) * _PAGE)
-        mapped = mmap.mmap(self.descriptor, length, offset=slot * SLOT_STRIDE)
-        populate(mapped)
+        mapped = _map_shared(self.descriptor, length, slot * SLOT_STRIDE)
         self._maps[slot] = mapped
         return mapped
 
@@ -85,11 +93,23 @@ class Arena:
         self.descriptor = -1
 
 
-def populate(mapped: mmap.mmap) -> None:
+def _map_shared(descriptor: int, length: int, offset: int) -> Mapping:
+    """Unmapped when nobody holds it or a view of it any more. (Python's own mmap keeps a descriptor for each mapping.)"""
+    address = _libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
+    if address is None or address == _MAP_FAILED:
+        raise _no_memory(length)
+    mapped = (ctypes.c_ubyte * length).from_address(address)
+    weakref.finalize(mapped, _libc.munmap, address, length).atexit = False
+    _populate(address, length)
+    return mapped
+
+
+def _populate(address: int, length: int) -> None:
     """Takes every page now, in one call: about ten times cheaper than one fault each, and a lack of memory is an error here."""
-    try:
-        mapped.madvise(_MADV_POPULATE_WRITE)
-    except OSError as error:
-        if error.errno in (errno.ENOMEM, errno.EFAULT):
-            raise OSError(errno.ENOMEM, f"cannot get {len(mapped):,} bytes of shared memory for a batch") from None
-        # an older kernel: pages come one by one when they are touched
+    if _libc.madvise(address, length, _MADV_POPULATE_WRITE) != 0 and ctypes.get_errno() in (errno.ENOMEM, errno.EFAULT):
+        raise _no_memory(length)
+    # any other answer is an older kernel's: pages come one by one when they are touched
+
+
+def _no_memory(length: int) -> OSError:
+    return OSError(errno.ENOMEM, f"cannot get {length:,} bytes of shared memory for a batch")

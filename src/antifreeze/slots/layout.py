@@ -107,7 +107,10 @@ class RowLayout:
         return _assemble(self.tree, iter(columns))
 
 
-_NUMPY_NAMES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split()
+_NUMPY_NAMES = (
+    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
 _NUMPY_DTYPES = {getattr(torch, name): np.dtype(name) for name in _NUMPY_NAMES}
 
 

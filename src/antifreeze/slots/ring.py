@@ -7,8 +7,8 @@
 2. The ring never waits for the user: with nothing free it grows by a slot. From MAX_LENT lent slots on, batches are copied out
    by the caller (`crowded`), so that neither mappings nor descriptors grow with what the user keeps.
 3. Slots beyond what is in flight go back to the system as they come home.
-4. A slot that was lent while the process forked stays as it is while that child may look at it: until the pool whose worker
-   it is has ended (`quarantine`, `release_quarantine`), for ever where the user forked.
+4. A slot that was lent while the process forked stays as it is while that child may look at it: until the worker has ended
+   (`quarantine`, `release_quarantine`), for ever where the user forked.
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ class Ring:
         """Never use it again: a worker that cannot be ended may still write to it."""
         self._filling.discard(slot)
 
-    def lend(self, slot: int, size_bytes: int) -> np.ndarray[Any, Any]:
+    def lend(self, slot: int, size_bytes: int) -> Any:
         """The slot's bytes; the slot comes home when the returned array and everything made over it are gone."""
-        owner = np.frombuffer(self.arena.map(slot, size_bytes), dtype=np.uint8)
+        mapped: Any = self.arena.map(slot, size_bytes)
+        owner = np.frombuffer(mapped, dtype=np.uint8)
         returned = self._returned
         self._filling.discard(slot)
         self._lent[slot] = weakref.ref(owner, lambda _: returned.append(slot))
@@ -90,7 +91,7 @@ class Ring:
         return self.arena.used_bytes()
 
     def quarantine(self, holder: int) -> None:
-        """What is lent now may be seen by `holder` (a pool's number, or a process that the user forked)."""
+        """What is lent now may be seen by `holder` (a worker about to be forked, or a process that the user forked)."""
         for slot in self._lent:
             self._quarantined.setdefault(slot, set()).add(holder)
 

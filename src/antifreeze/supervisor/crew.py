@@ -6,7 +6,6 @@ the very iterator whose end the finalizer waits for.
 
 from __future__ import annotations
 
-import itertools
 import os
 import select
 import weakref
@@ -16,13 +15,11 @@ from antifreeze.supervisor.clean_server import end_clean_server
 from antifreeze.supervisor.process import WorkerProcess, end_all
 from antifreeze.worker.journal import Journal
 
-_numbers = itertools.count()
 _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
 class Crew:
     def __init__(self, size: int, ring: Ring, use_server: bool) -> None:
-        self.number = next(_numbers)
         self.owner_pid = os.getpid()
         self.ring = ring
         self.use_server = use_server
@@ -33,7 +30,7 @@ class Crew:
         _crews.add(self)
 
     def __repr__(self) -> str:
-        return f"<Crew {self.number}: {sum(worker is not None for worker in self.workers)} of {len(self.workers)} workers live>"
+        return f"<Crew: {sum(worker is not None for worker in self.workers)} of {len(self.workers)} workers live>"
 
     @property
     def closed(self) -> bool:
@@ -48,7 +45,8 @@ class Crew:
         try:
             if self.owner_pid == os.getpid():
                 self.abandoned += end_all(workers)
-                self.ring.release_quarantine(self.number)
+                for worker in workers:
+                    self.ring.release_quarantine(worker.key)
                 self.ring.recall_filling()
         finally:
             self.poll.close()

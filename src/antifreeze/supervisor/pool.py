@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import array
+import itertools
 import os
 import pickle
 import select
@@ -70,6 +71,7 @@ from antifreeze.worker.journal import Entry, Stage
 from antifreeze.worker.main import WorkerSpec
 
 TICK_S = 0.25
+_worker_keys = itertools.count()
 UNKILLABLE_S = 5.0
 
 
@@ -127,11 +129,12 @@ class Pool:
         return self.crew.closed
 
     def _start_worker(self, number: int) -> None:
-        self.ring.quarantine(self.crew.number)
         self.crew.journal.clear(number)
         self._watch.forget(number)
         shared = (self.ring.arena.descriptor, self.crew.journal.descriptor)
-        worker = WorkerProcess(self._way(), self._specs[number], shared, number)
+        key = next(_worker_keys)
+        self.ring.quarantine(key)
+        worker = WorkerProcess(self._way(), self._specs[number], shared, number, key)
         self.crew.workers[number] = worker
         for descriptor in (worker.channel.fileno(), worker.pidfd):
             self.crew.poll.register(descriptor, select.EPOLLIN)
@@ -379,6 +382,7 @@ class Pool:
         end = worker.reap()
         self._forget_descriptors(worker)
         worker.let_go()
+        self.ring.release_quarantine(worker.key)
         self.crew.workers[number] = None
         gone = self._blame.pop(number, None) or self._suspect(number, entry, end)
         self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {self._explain(end)}")

@@ -126,11 +126,12 @@ class ByServer:
 
 
 class WorkerProcess:
-    """One worker, from its start until it is reaped. `way` starts the process that uses the given end of the line."""
+    """One worker, from its start until it is reaped. `way` starts the process that uses the given end of the line; `key` is its own."""
 
     def __init__(
-        self, way: Callable[[WorkerSpec, socket.socket], Born], spec: WorkerSpec, shared: tuple[int, int], journal_row: int
+        self, way: Callable[[WorkerSpec, socket.socket], Born], spec: WorkerSpec, shared: tuple[int, int], journal_row: int, key: int
     ) -> None:
+        self.key = key
         self.number = spec.worker_id
         self.owner_pid = os.getpid()
         parent_end, self._worker_end = channel_pair()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import mmap
-
 import torch
 
 from antifreeze.errors import BatchTooLarge
-from antifreeze.slots.arena import SLOT_STRIDE, Arena
+from antifreeze.slots.arena import SLOT_STRIDE, Arena, Mapping
 from antifreeze.slots.layout import RowLayout
 
 _KEPT_VIEWS = 64
@@ -38,13 +36,13 @@ class SlotWriter:
             self._columns[key] = columns
         return columns
 
-    def room(self, slot: int, size_bytes: int) -> mmap.mmap:
+    def room(self, slot: int, size_bytes: int) -> Mapping:
         """At least `size_bytes` of the slot, for a parcel."""
         if size_bytes > self._limit_bytes:
             raise BatchTooLarge(f"a batch of {size_bytes:,} bytes does not fit into {self._limit_name} ({self._limit_bytes:,} bytes)")
         return self._room(slot, size_bytes)
 
-    def _room(self, slot: int, size_bytes: int) -> mmap.mmap:
+    def _room(self, slot: int, size_bytes: int) -> Mapping:
         if self._arena.mapped_bytes(slot) < size_bytes:
             for key in [key for key in self._columns if key[0] == slot]:
                 del self._columns[key]

@@ -54,14 +54,11 @@ def deaths(loader: LoaderCase) -> tuple[list[Process], list[int]]:
 def worker_dead(case: Case) -> Iterator[Finding]:
     """Zombies that the loop did not reap, and numbers that are missing among the living."""
     for loader in case.loaders:
-        missing = missing_workers(loader)
-        gone = loader.dead or missing
-        if not gone or loader.moved or loader.loop in (Loop.STARTING, Loop.CLOSING) or killed_for_memory(loader, case) is not None:
+        dead, missing = deaths(loader)
+        if not (dead or missing) or loader.loop in (Loop.STARTING, Loop.CLOSING) or killed_for_memory(loader, case) is not None:
             continue
-        numbers = (
-            f"worker {listed(missing)} of {loader.expected_workers} is gone" if missing else f"{plural(len(loader.dead), 'worker')} died"
-        )
-        who = f" ({listed(f'pid {process.pid}, {exit_text(process.exit_status)}' for process in loader.dead)})" if loader.dead else ""
+        numbers = f"worker {listed(missing)} of {loader.expected_workers} is gone" if missing else f"{plural(len(dead), 'worker')} died"
+        who = f" ({listed(f'pid {process.pid}, {exit_text(process.exit_status)}' for process in dead)})" if dead else ""
         state = "waits for a batch that it never sent" if loader.loop is Loop.WAITING else loader.loop.value
         yield finding(
             "worker-dead",
