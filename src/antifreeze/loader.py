@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, Sampler
 from antifreeze.delivery.iterator import LoaderIterator
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.position import Cursor, check_fits, fresh_state
+from antifreeze.delivery.traps import Traps
 from antifreeze.errors import OptionError
 from antifreeze.options import Options
 from antifreeze.plan.randomness import own_generators, set_generator_states
@@ -90,6 +91,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         self._rows_failed = False
         self._fork_is_unsafe = False
         self._ledger = Ledger()
+        self._traps = Traps()
         self._spare_ring: Ring | None = None
         self._resume_state: dict[str, Any] | None = None
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -149,7 +151,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is a loader of its own: it shares no workers, no memory and no counts with this one."""
-        fresh = {"_ledger": Ledger(), "_spare_ring": None, "_open": None, "_cursor": None}
+        fresh = {"_ledger": Ledger(), "_traps": Traps(), "_spare_ring": None, "_open": None, "_cursor": None}
         return {**self.__dict__, **fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ def what_it_is(patient: Patient) -> str:
         about = re.search(rf"`{patient.program}\.py [^`]*{patient.arguments[0]}[^`]*`:? ([^\n.`]*)", text)
         if about:
             return f"(… {patient.arguments[0]}) {about.group(1).strip()}"
-    return " ".join(text.split("\n\n")[0].split())
+    return " ".join(re.split(rf"`{patient.program}\.py ", text)[0].split("\n\n")[0].split())
 
 
 def row(patient: Patient, found: Visited | BaseException) -> str:

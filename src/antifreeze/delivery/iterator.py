@@ -23,6 +23,7 @@ from antifreeze.delivery.batches import build
 from antifreeze.delivery.ledger import Ledger, LoopClock
 from antifreeze.delivery.local_pool import LocalPool
 from antifreeze.delivery.position import Cursor, MapDelivered, fingerprint, length_of
+from antifreeze.delivery.traps import Traps
 from antifreeze.errors import LoaderClosed
 from antifreeze.options import OnBadSample, Options
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch, Quarantine
@@ -90,6 +91,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._tickets = 0
         self._closed = False
         self._ledger: Ledger = loader._ledger
+        self._traps: Traps = loader._traps
         self._clock = LoopClock(self._ledger.timing)
         self._desk = BadSampleDesk(self._options, self._ledger.bad_samples, self._dataset)
         self._limit = _limit(self._options)
@@ -123,6 +125,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self.pool.contents.clear()
         self.pool.state.forget_all()
         self._in_flight.clear()
+
+    def _forks(self) -> bool:
+        return bool(self._context.get_start_method() == "fork")
 
     def _finalizing(self, loader: Any) -> Any:
         crew = self.pool.crew if isinstance(self.pool, Pool) else None
@@ -172,10 +177,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._clock.new_epoch()
         pool = self.pool
         if isinstance(pool, Pool) and not pool.started:
+            self._traps.before_start(self._dataset, self._num_workers, forks=not self._use_server and self._forks())
             pool.start(whole_batch_calls=not self._map or fetches_many(self._dataset))
             if self._worker_init_fn is not None and self._map:
                 self._static = bool(pool.wait_ready())
         if self._map:
+            if not resume:
+                self._traps.advance_epoch(getattr(self._index_sampler, "sampler", self._index_sampler))
             self._begin_map(resume)
         else:
             self._begin_streams(resume)
@@ -398,7 +406,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 self._remember_no_rows()
             if isinstance(self.pool, LocalPool) and batch.parcel_bytes is not None:
                 self.pool.ring.give_back(batch.slot)
-                return self.pool.collated.pop(batch.number), 0
+                collated = self.pool.collated.pop(batch.number)
+                if not self._auto_collation:
+                    self._traps.handed_out(collated)
+                return collated, 0
+            if flight.stream is not None and self._num_workers > 1:
+                size = batch.parcel_bytes or self.pool.layouts[batch.layout or 0].offsets(batch.rows)[-1]
+                self._traps.first_of_stream(flight.stream, memoryview(self.pool.ring.arena.map(batch.slot, size))[:size])
             return build(batch, self.pool.layouts, self.pool.ring)
         finally:
             self._note_delivered(flight, batch)

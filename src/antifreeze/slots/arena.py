@@ -21,6 +21,9 @@ import weakref
 
 SLOT_STRIDE = 1 << 36
 _ARENA_BYTES = 1 << 52
+_FEW_SLOTS = 128
+"""Into so many slots a file is divided whose size `ulimit -f` limits."""
+
 _PAGE = mmap.PAGESIZE
 _GROWTH_STEP = 1 << 16
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it yet
@@ -43,6 +46,8 @@ class Arena:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
+        size = os.fstat(descriptor).st_size
+        self.stride = SLOT_STRIDE if size == _ARENA_BYTES else size // _FEW_SLOTS // _PAGE * _PAGE
         self._maps: dict[int, Mapping] = {}
         self._closer = weakref.finalize(self, os.close, descriptor)
         self._closer.atexit = False
@@ -64,8 +69,12 @@ class Arena:
             return mapped
         if mapped is not None:
             size_bytes = max(size_bytes, len(mapped) + len(mapped) // 4)  # what grows once will grow again
-        length = max(_GROWTH_STEP, -(-size_bytes // _PAGE) * _PAGE)
-        mapped = _map_shared(self.descriptor, length, slot * SLOT_STRIDE)
+        length = min(max(_GROWTH_STEP, -(-size_bytes // _PAGE) * _PAGE), self.stride)
+        if length < size_bytes:
+            raise OSError(
+                errno.EFBIG, f"a batch of {size_bytes:,} bytes is larger than the {self.stride:,} that `ulimit -f` leaves for one"
+            )
+        mapped = _map_shared(self.descriptor, length, slot * self.stride)
         self._maps[slot] = mapped
         return mapped
 
@@ -80,7 +89,7 @@ class Arena:
     def discard(self, slot: int) -> None:
         """Gives the slot's memory back to the system, for every process."""
         self.forget(slot)
-        offset, length = ctypes.c_longlong(slot * SLOT_STRIDE), ctypes.c_longlong(SLOT_STRIDE)
+        offset, length = ctypes.c_longlong(slot * self.stride), ctypes.c_longlong(self.stride)
         _libc.fallocate64(self.descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length)
 
     def used_bytes(self) -> int:

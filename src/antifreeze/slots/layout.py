@@ -125,9 +125,9 @@ def _tensor_over(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], offset
 
 def learn(sample: Any) -> RowLayout | None:
     """The layout of samples like this one, or None where they have none."""
-    if not _is_plain(sample):
-        return None
     try:
+        if not _is_plain(sample):
+            return None
         reference = default_collate([sample])
         tree = _tree(sample, reference)
     except Exception:  # the batch itself will raise what torch raises, with the sample's index

@@ -37,7 +37,7 @@ from antifreeze.channel.messages import (
     TaskFailed,
     Work,
 )
-from antifreeze.errors import LoaderClosed, LoaderGaveUp, LoaderTimeout, LoadingError
+from antifreeze.errors import LoaderClosed, LoaderGaveUp, LoaderTimeout, LoadingError, WorkerStartFailed
 from antifreeze.events import Happening, Story
 from antifreeze.options import Options
 from antifreeze.slots.layout import RowLayout
@@ -67,6 +67,7 @@ from antifreeze.supervisor.state import (
 from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.supervisor.watch import Look, Watch, where_is
 from antifreeze.supervisor.work import Content, Costs, StreamStart
+from antifreeze.worker.fetch import few
 from antifreeze.worker.journal import Entry, Stage
 from antifreeze.worker.main import WorkerSpec
 
@@ -97,6 +98,7 @@ class Pool:
         self._blame: dict[int, WorkerGone] = {}
         self._killed_at: dict[int, float] = {}
         self._recycling: set[int] = set()
+        self._failed_starts = 0
         self._pickled_specs: PickledSpecs | None = None
         self._forks = context.get_start_method() == "fork"
         self._began_s = time.monotonic()
@@ -352,6 +354,7 @@ class Pool:
             worker = self.crew.workers[number]
             assert worker is not None
             worker.ready = True
+            self._failed_starts = 0
 
     def _ended(self, event: TaskEnded) -> None:
         batch_number = self.state.batch_of(event.task)
@@ -386,7 +389,17 @@ class Pool:
         self.crew.workers[number] = None
         gone = self._blame.pop(number, None) or self._suspect(number, entry, end)
         self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {self._explain(end)}")
+        if not worker.ready or entry.stage is Stage.INITIALISING:
+            self._start_failed()
         self._replace(number, gone)
+
+    def _start_failed(self) -> None:
+        """Workers that end before they load anything: another one would end the same way."""
+        self._failed_starts += 1
+        if self._failed_starts >= STRIKES * len(self._specs):
+            text = telling.start_failed(self._failed_starts, self.story, self._forks)
+            self.close()
+            raise WorkerStartFailed(text)
 
     def _replace(self, number: int, gone: WorkerGone) -> None:
         """Another worker in the place of one that is no more."""
@@ -441,10 +454,17 @@ class Pool:
         if entry.stage in (Stage.STARTING, Stage.INITIALISING, Stage.IDLE, Stage.SEND, Stage.ENDED):
             return WorkerGone(number)
         whole = self._whole_batch_calls or entry.stage in (Stage.COLLATE, Stage.WRITE)
-        failure = telling.sample_lost(number, entry, whole, self._explain(end))
+        failure = telling.sample_lost(number, entry, self._samples_of(entry, whole), self._explain(end))
         # a kill from outside says little about the sample; a crash says more
         strikes = STRIKES + 1 if end.code in (-signal.SIGKILL, -signal.SIGTERM) else STRIKES
         return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, strikes=strikes)
+
+    def _samples_of(self, entry: Entry, whole: bool) -> str | None:
+        """The samples of the batch, where not one of them but the batch is at fault."""
+        if not whole:
+            return None
+        content = self.contents.get(entry.batch)
+        return "of a stream" if content is None or not content.indices else f"of samples {few(content.indices)}"
 
     def _check_deadlines(self) -> None:
         now_s = time.monotonic()
@@ -482,12 +502,15 @@ class Pool:
 
     def _end_overdue(self, number: int, worker: WorkerProcess, look: Look, stuck_s: float) -> None:
         entry = look.entry
+        if self._forks and not worker.is_from_server and self._watch.waits_for_lock_since_start(worker, look):
+            self._leave_fork(number, worker)
+            return
         self._blame[number] = WorkerGone(number)
         if entry.stage in (Stage.STARTING, Stage.INITIALISING):
             self._tell(Happening.DEADLINE, f"worker {number} (pid {worker.pid}) did not start within {stuck_s:.1f} s\n{where_is(worker)}")
         else:
             whole = self._whole_batch_calls or entry.stage in (Stage.COLLATE, Stage.WRITE)
-            failure = telling.sample_overdue(number, worker, entry, whole, stuck_s, self.options.sample_timeout_s)
+            failure = telling.sample_overdue(number, worker, entry, self._samples_of(entry, whole), stuck_s, self.options.sample_timeout_s)
             self._tell(Happening.DEADLINE, failure.message)
             self._blame[number] = WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, final=True)
         self._kill(number, worker)

@@ -31,7 +31,7 @@ from antifreeze.channel.channel import Channel, channel_pair
 from antifreeze.channel.messages import Message, Stop, Welcome
 from antifreeze.errors import WorkerStartFailed
 from antifreeze.slots.ring import mark_own_fork
-from antifreeze.supervisor.clean_server import PickledSpecs, clean_server
+from antifreeze.supervisor.clean_server import PickledSpecs, clean_server, cloudpickle_dumps
 from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.worker.main import STACK_SIGNAL, WorkerSpec, run_worker
 
@@ -74,21 +74,32 @@ class ByContext:
     """Started by a multiprocessing context: fork, spawn, forkserver, or the user's own."""
 
     def __init__(self, context: Any, spec: WorkerSpec, worker_end: socket.socket) -> None:
-        self._process = context.Process(target=run_worker, args=(spec, worker_end), name=f"antifreeze-worker-{spec.worker_id}")
-        self._process.daemon = False
-        self._start(spec, worker_end)
+        self._context = context
+        try:
+            self._start(spec, spec, worker_end)
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            # lambdas, and classes of functions and notebooks, go by value
+            try:
+                by_value = cloudpickle_dumps(spec)
+            except Exception:
+                raise name_culprit(error, spec.picklable_parts(), dumps=ForkingPickler.dumps) from error
+            self._start(spec, by_value, worker_end)
         self.pid = int(self._process.pid)
         self.pidfd = os.pidfd_open(self.pid)
 
     def exit_code(self) -> int | None:
-        self._process.join(timeout=KILL_S)
+        self._process.join(timeout=0.05)  # its pidfd has said that it is gone
         code: int | None = self._process.exitcode
-        if code is not None:
-            self._process.close()  # its sentinel is a descriptor, which would wait for the garbage collector
+        popen = self._process._popen
+        if popen is not None:
+            popen.close()  # its sentinel is a descriptor, which would wait for the garbage collector
+        multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined]
         return code
 
-    def _start(self, spec: WorkerSpec, worker_end: socket.socket) -> None:
+    def _start(self, spec: WorkerSpec, sent: WorkerSpec | bytes, worker_end: socket.socket) -> None:
         global _kept_by_child
+        self._process = self._context.Process(target=run_worker, args=(sent, worker_end), name=f"antifreeze-worker-{spec.worker_id}")
+        self._process.daemon = False
         current = multiprocessing.current_process()._config  # type: ignore[attr-defined]
         with _starting:
             _kept_by_child = worker_end
@@ -97,8 +108,6 @@ class ByContext:
             mark_own_fork(True)
             try:
                 self._process.start()
-            except (TypeError, AttributeError, pickle.PicklingError) as error:
-                raise name_culprit(error, spec.picklable_parts(), dumps=ForkingPickler.dumps) from error
             except OSError as error:
                 raise WorkerStartFailed(f"worker {spec.worker_id} could not be started: {error}; {_limits()}") from error
             finally:
@@ -192,7 +201,11 @@ class WorkerProcess:
         self._signal(signal.SIGCONT)
 
     def reap(self) -> Exit:
-        """After is_gone()."""
+        """After is_gone(); what it had started and left behind goes too."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
         return Exit(self._born.exit_code())
 
     def let_go(self, keep_worker_end: bool = False) -> None:

@@ -13,9 +13,10 @@ from antifreeze.worker.failure import Failure
 from antifreeze.worker.journal import Entry, Stage
 
 
-def sample_lost(number: int, entry: Entry, whole: bool, how: str) -> Failure:
-    """A worker ended while it was at this sample (or batch)."""
-    what = f"at batch {entry.batch} ({entry.stage.name.lower()})" if whole else f"loading sample {entry.index}"
+def sample_lost(number: int, entry: Entry, batch_of: str | None, how: str) -> Failure:
+    """A worker ended while it was at this sample, or at a batch (`batch_of` its samples)."""
+    whole = batch_of is not None
+    what = f"at batch {entry.batch} ({entry.stage.name.lower()}) {batch_of}" if whole else f"loading sample {entry.index}"
     text = (
         f"worker {number} {how} while {what}, and so did the worker before it\n"
         '  what to do: on_bad_sample="skip" goes on without the sample; the line above says what ended the process'
@@ -23,8 +24,11 @@ def sample_lost(number: int, entry: Entry, whole: bool, how: str) -> Failure:
     return _failure(SampleLost, text, number, entry, whole)
 
 
-def sample_overdue(number: int, worker: WorkerProcess, entry: Entry, whole: bool, stuck_s: float, limit_s: float | None) -> Failure:
-    what = f"batch {entry.batch} ({entry.stage.name.lower()})" if whole else f"sample {entry.index}"
+def sample_overdue(
+    number: int, worker: WorkerProcess, entry: Entry, batch_of: str | None, stuck_s: float, limit_s: float | None
+) -> Failure:
+    whole = batch_of is not None
+    what = f"batch {entry.batch} ({entry.stage.name.lower()}) {batch_of}" if whole else f"sample {entry.index}"
     text = (
         f"{what} took longer than {stuck_s:.1f} s in worker {number} (pid {worker.pid}), so the worker was ended\n{where_is(worker)}\n"
         f'  what to do: on_bad_sample="skip" goes on without it; sample_timeout_s={limit_s} is the limit'
@@ -37,6 +41,14 @@ def gave_up(number: int, budget: RestartBudget, story: Story) -> str:
         f"workers ended more than {budget.allowed} times within {budget.window_s:g} s, the last one was worker {number}\n"
         f"the story:\n{story}\n"
         f"  what to do: look at what ended them above; max_restarts_per_minute={budget.allowed} is the limit"
+    )
+
+
+def start_failed(times: int, story: Story, forks: bool) -> str:
+    guard = "" if forks else "\n  a script whose workers are not forked needs `if __name__ == '__main__':` around what starts the training"
+    return (
+        f"workers ended {times} times before they could load anything\nthe story:\n{story}\n"
+        f"  what to do: their own words stand above, on stderr; look at worker_init_fn and __iter__{guard}"
     )
 
 

@@ -55,12 +55,11 @@ class Watch:
 
     def stuck_in_inherited_lock(self, worker: WorkerProcess, look: Look, now_s: float) -> bool:
         """A forked worker that waits for a lock since its start, before its first sample: whoever held it was not forked along."""
-        return (
-            look.entry.samples == 0
-            and look.entry.stage in (Stage.STARTING, Stage.FETCH)
-            and now_s - look.since_s > INHERITED_LOCK_S
-            and system_call(worker.pid) == "futex()"
-        )
+        return now_s - look.since_s > INHERITED_LOCK_S and self.waits_for_lock_since_start(worker, look)
+
+    def waits_for_lock_since_start(self, worker: WorkerProcess, look: Look) -> bool:
+        early = look.entry.samples == 0 and look.entry.stage in (Stage.STARTING, Stage.FETCH)
+        return early and system_call(worker.pid) == "futex()"
 
     def stopped(self, worker: WorkerProcess, look: Look, now_s: float) -> bool:
         return now_s - look.since_s > STOPPED_S and process_state(worker.pid) in "Tt"

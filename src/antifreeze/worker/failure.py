@@ -93,6 +93,10 @@ class Failure:
             rebuilt: BaseException = kind(message=text) if getattr(kind, "message", None) else kind(text)
         except Exception:
             return LoadingError(text)
+        if not _shows(rebuilt, text):
+            rebuilt.__cause__ = LoadingError(text)  # its own words would not tell
+            if hasattr(rebuilt, "add_note"):
+                rebuilt.add_note(text)
         return rebuilt
 
     def _place(self) -> str:
@@ -133,6 +137,13 @@ def _pickled(kind: type) -> bytes | None:
         return pickle.dumps(kind)
     except Exception:
         return None
+
+
+def _shows(error: BaseException, text: str) -> bool:
+    try:
+        return text in str(error)
+    except Exception:
+        return False
 
 
 def _first_line(error: BaseException) -> str:

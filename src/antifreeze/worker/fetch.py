@@ -141,10 +141,12 @@ class SampleMaker:
         made_by = f"collate_fn {maker}" if self._config.auto_collation else f"the data set (sample {task.indices!r}) through {maker}"
         text = (
             f"batch {task.batch} cannot leave its worker: {type(error).__name__}: {error}\n"
-            f"  it was made by {made_by}; samples {_few(task.indices)}\n"
+            f"  it was made by {made_by}; samples {few(task.indices)}\n"
             "  what to do: return tensors, arrays, numbers, strings and containers of them (or anything that pickles)"
         )
-        return self.fetch_error(BatchNotPicklable(text), "pickling the batch")
+        if self._config.auto_collation:
+            return self.fetch_error(BatchNotPicklable(text), "pickling the batch")
+        return self.fetch_error(BatchNotPicklable(text), "pickling the batch", index=task.indices, row=0, position=task.position)
 
     def fetch_error(
         self,
@@ -171,12 +173,22 @@ class SampleMaker:
         try:
             return self._config.collate_fn(samples)
         except Exception as error:
-            odd = _odd_one(samples) if self._config.auto_collation and isinstance(samples, list) else None
+            odd = self._odd_one(samples) if self._config.auto_collation and isinstance(samples, list) else None
             if odd is None:
-                raise self.fetch_error(error, "collate", explanation=f"samples {_few(task.indices)}") from error
+                raise self.fetch_error(error, "collate", explanation=f"samples {few(task.indices)}") from error
             row, text = odd
             index = _index_at(task.indices, row)
             raise self.fetch_error(error, "collate", index=index, row=row, position=task.position + row, explanation=text) from error
+
+    def _odd_one(self, samples: list[Any]) -> tuple[int, str] | None:
+        """The sample a collate error is about, and how it differs; None where that cannot be told."""
+        try:
+            odd = _differing(samples)
+            if odd is None and self._config.collate_fn is default_collate:
+                odd = next(((row, "it cannot be collated even alone") for row, sample in enumerate(samples) if not _collates(sample)), None)
+        except RecursionError:
+            return None
+        return odd
 
 
 class MapFetcher:
@@ -220,7 +232,7 @@ class MapFetcher:
         self._seeds.for_batch(task.position)
         try:
             return self._dataset[task.indices]
-        except Exception as error:
+        except BaseException as error:
             raise self._sample_error(error, task.indices, 0, task.position) from error
 
     def _fetch_many(self, task: Task) -> Any:
@@ -231,7 +243,7 @@ class MapFetcher:
         try:
             return self._get_many(task.indices)
         except Exception as error:
-            raise self._maker.fetch_error(error, "__getitems__", explanation=f"samples {_few(task.indices)}") from error
+            raise self._maker.fetch_error(error, "__getitems__", explanation=f"samples {few(task.indices)}") from error
 
     def _fetch_each(self, task: Task, keep: Callable[[int, Any], None] | None = None) -> tuple[list[Any], dict[int, Failure]]:
         """All samples of the task (None in the place of a bad one) and the failures by row; `keep` may take each one at once."""
@@ -252,7 +264,7 @@ class MapFetcher:
                 sample = get(index)
                 if sample is None and none_is_bad:
                     raise _none_error(index)
-            except Exception as error:
+            except BaseException as error:
                 wrapped = self._sample_error(error, index, first_row + number, task.position + number)
                 if not self._config.forgive:
                     raise wrapped from error
@@ -268,12 +280,14 @@ class MapFetcher:
         words[Word.SAMPLES] += len(indices)
         return samples, failures
 
-    def _sample_error(self, error: Exception, index: Any, row: int, position: int) -> FetchError:
-        if isinstance(error, StopIteration):
-            error_text = f"sample {index!r}: __getitem__ raised StopIteration, which would end the epoch silently"
-            replaced: Exception = LoadingError(error_text)
+    def _sample_error(self, error: BaseException, index: Any, row: int, position: int) -> FetchError:
+        if isinstance(error, StopIteration) or (not isinstance(error, Exception) and self._config.worker is not None):
+            # raised in the loop it would end the epoch silently, or the training, or look like the user's own Ctrl-C
+            replaced = LoadingError(f"sample {index!r}: __getitem__ raised {type(error).__name__}: {error}")
             replaced.__cause__ = error
             error = replaced
+        elif not isinstance(error, Exception):
+            raise error
         return self._maker.fetch_error(error, "__getitem__", index=index, row=row, position=position)
 
     # --- rows ---
@@ -392,8 +406,16 @@ def _fits(layout: RowLayout, sample: Any) -> bool:
     return True
 
 
-def _odd_one(samples: list[Any]) -> tuple[int, str] | None:
-    """The first sample that differs from the first one in structure, and how; None where that cannot be told."""
+def _collates(sample: Any) -> bool:
+    try:
+        default_collate([sample])
+    except Exception:
+        return False
+    return True
+
+
+def _differing(samples: list[Any]) -> tuple[int, str] | None:
+    """The first sample that differs from the first one in structure, and how; None where none does."""
     if not samples:
         return None
     first = _outline(samples[0])
@@ -406,16 +428,18 @@ def _odd_one(samples: list[Any]) -> tuple[int, str] | None:
     return None
 
 
-def _outline(sample: Any) -> str:
+def _outline(sample: Any, depth: int = 8) -> str:
     """A sample's structure in a few words: types, dtypes, shapes."""
+    if not depth:
+        return "…"
     if isinstance(sample, torch.Tensor):
         return f"tensor {str(sample.dtype).removeprefix('torch.')}{list(sample.shape)}"
     if hasattr(sample, "dtype") and hasattr(sample, "shape"):
         return f"{type(sample).__name__} {sample.dtype}{list(sample.shape)}"
     if isinstance(sample, dict):
-        return "{" + ", ".join(f"{key!r}: {_outline(part)}" for key, part in sample.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {_outline(part, depth - 1)}" for key, part in sample.items()) + "}"
     if isinstance(sample, (tuple, list)):
-        return f"{type(sample).__name__}(" + ", ".join(map(_outline, sample)) + ")"
+        return f"{type(sample).__name__}(" + ", ".join(_outline(part, depth - 1) for part in sample) + ")"
     return type(sample).__name__
 
 
@@ -426,7 +450,7 @@ def _index_at(indices: Any, number: int) -> Any:
         return None
 
 
-def _few(indices: Any) -> str:
+def few(indices: Any) -> str:
     """Some of the indices of a batch, for a message."""
     if not isinstance(indices, list):
         return repr(indices)

@@ -87,8 +87,11 @@ class WorkerSpec:
         return {"dataset": self.dataset, "collate_fn": self.collate_fn, "worker_init_fn": self.worker_init_fn}
 
 
-def run_worker(spec: WorkerSpec, end: Any) -> None:
-    """The body of the worker process; `end` is its socket."""
+def run_worker(spec: WorkerSpec | bytes, end: Any) -> None:
+    """The body of the worker process; `end` is its socket, `spec` may come pickled."""
+    if isinstance(spec, bytes):
+        spec = pickle.loads(spec)
+        assert isinstance(spec, WorkerSpec)
     channel = Channel(end)
     _settle_in()
     welcome = channel.receive()
@@ -174,6 +177,7 @@ class _Worker:
             seed = self._spec.base_seed + message.stream
             set_worker_info(worker_id=message.stream, num_workers=message.streams, seed=seed, dataset=self._dataset)
             info = swap_worker_info(info)
+        self._journal.stage(Stage.INITIALISING)
         try:
             self._fetcher.open(message.stream, info, message.payload or None, message.skip_samples, message.batch_rows)
         except Exception as error:
@@ -246,6 +250,10 @@ def task_of(work: Work) -> Task:
 
 
 def _settle_in() -> None:
+    try:
+        os.setpgid(0, 0)  # what a data set starts ends with its worker
+    except PermissionError:
+        pass  # a session leader has its own group already
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _close_gpu_devices()
@@ -256,9 +264,9 @@ def _settle_in() -> None:
 
 
 def die_with_parent(lifeline: int) -> None:
-    """The kernel sends SIGKILL when the parent's end of the lifeline closes. (A parent-death signal would also fire when only the
-    thread that started us ends.)"""
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    """The kernel sends SIGKILL to us and our group when the parent's end of the lifeline closes. (A parent-death signal would also
+    fire when only the thread that started us ends.)"""
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid() if os.getpgid(0) == os.getpid() else os.getpid())
     fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
     try:

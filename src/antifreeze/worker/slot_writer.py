@@ -49,4 +49,4 @@ class SlotWriter:
         try:
             return self._arena.map(slot, size_bytes)
         except OSError as error:
-            raise BatchTooLarge(f"{error.strerror}: the machine has no more; a smaller batch or memory_budget would help") from None
+            raise BatchTooLarge(f"{error.strerror}; a smaller batch, or a higher limit, would help") from None

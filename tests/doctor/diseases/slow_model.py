@@ -1,4 +1,7 @@
-"""The loader is innocent: every worker waits for work while the loop computes. `slow_model.py save|log`: other things loops do."""
+"""The loader is innocent: every worker waits for work while the loop computes.
+
+`slow_model.py save`: it saves checkpoints. `slow_model.py log`: it waits for its logger.
+"""
 
 import logging
 import sys

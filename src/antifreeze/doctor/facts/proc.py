@@ -62,9 +62,11 @@ def is_alive(pid: int) -> bool:
 
 
 def is_dead(pid: int) -> bool:
-    """Gone, or a zombie that its parent did not reap."""
+    """Gone, on its way out (without a command line, and no kernel thread), or a zombie that its parent did not reap."""
     stat = read_stat(pid)
-    return stat is None or stat.state in ("Z", "X")
+    if stat is None or stat.state in ("Z", "X"):
+        return True
+    return not read_command(pid) and 2 not in (pid, stat.parent)
 
 
 def all_pids() -> list[int]:

@@ -1,0 +1,124 @@
+"""Silent traps: what runs without an error and gives wrong or slow results. Each is said once per loader, as a warning.
+
+1. A handle opened before the fork (a file, a zip, a database, a socket): workers move each other's position.
+2. A random generator made before the fork: every worker draws the same numbers.
+3. Every worker of an iterable data set delivers the same samples.
+4. A DistributedSampler that is never given set_epoch: every epoch has the same order; we advance it.
+5. Workers that may use one core only.
+6. Without workers and batching, a data set that hands out its own storage: what the loop changes in place, it changes there.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import socket
+import sqlite3
+import tarfile
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DistributedSampler
+
+_HANDLES = (io.IOBase, zipfile.ZipFile, tarfile.TarFile, sqlite3.Connection, socket.socket)
+_HANDLES_BY_NAME = {"h5py._hl.files.File", "h5py._hl.files.Group", "h5py._hl.dataset.Dataset", "builtins.Environment", "lmdb.Environment"}
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+_LEAVES = (str, bytes, int, float, bool, type(None), torch.Tensor, np.ndarray)
+_DEPTH = 4
+_WIDTH = 64
+
+
+class AntifreezeWarning(UserWarning):
+    """Something that runs, and is probably not what was meant."""
+
+
+class Traps:
+    """What one loader has said already."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+        self._first_batches: dict[int, int] = {}
+        self._last_storage: int | None = None
+        self._used_epoch: int | None = None
+
+    def say(self, trap: str, text: str) -> None:
+        if trap not in self._said:
+            self._said.add(trap)
+            warnings.warn(f"antifreeze: {text}", AntifreezeWarning, stacklevel=6)
+
+    def before_start(self, dataset: Any, workers: int, forks: bool) -> None:
+        if forks:
+            for path, value in _walk(dataset, "dataset", _DEPTH, set()):
+                self._look_at(path, value, workers)
+        if hasattr(os, "sched_getaffinity") and workers > 1 and len(os.sched_getaffinity(0)) == 1 and (os.cpu_count() or 1) > 1:
+            self.say("core", f"this process and its {workers} workers may use one CPU core of {os.cpu_count()} (see os.sched_getaffinity)")
+
+    def _look_at(self, path: str, value: Any, workers: int) -> None:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        if isinstance(value, _HANDLES) or kind in _HANDLES_BY_NAME:
+            self.say(
+                path,
+                f"{path} ({kind}) was opened before the workers are forked: they share its position and may read each other's data; "
+                "open it in the worker, on first use in __getitem__",
+            )
+        elif workers > 1 and isinstance(value, _GENERATORS):
+            self.say(
+                path,
+                f"{path} ({kind}) is a random generator made before the workers are forked: each of them draws the same numbers; "
+                "use the global generators (seeded for each sample), or make it in worker_init_fn",
+            )
+
+    def advance_epoch(self, sampler: Any) -> None:
+        """A DistributedSampler whose epoch is still the one of the last pass is given the next one."""
+        if not isinstance(sampler, DistributedSampler) or not sampler.shuffle:
+            return
+        if self._used_epoch is not None and sampler.epoch == self._used_epoch:
+            sampler.set_epoch(sampler.epoch + 1)
+            self.say("set_epoch", "sampler.set_epoch() was not called, so every epoch would have the same order; it was advanced for you")
+        self._used_epoch = sampler.epoch
+
+    def first_of_stream(self, stream: int, content: Any) -> None:
+        """`content`: the bytes of the first batch a stream delivered."""
+        if stream in self._first_batches or len(self._first_batches) > _WIDTH:
+            return
+        check_sum = zlib.crc32(content)
+        if check_sum in self._first_batches.values():
+            self.say(
+                "repeats",
+                "two workers began with the same samples: it seems that every worker repeats the whole iterable data set; "
+                "split it by torch.utils.data.get_worker_info() in __iter__",
+            )
+        self._first_batches[stream] = check_sum
+
+    def handed_out(self, sample: Any) -> None:
+        """Two samples in one storage: it is the data set's own."""
+        if type(sample) is not torch.Tensor:
+            return
+        storage = sample.untyped_storage().data_ptr()
+        if storage and storage == self._last_storage and sample.untyped_storage().nbytes() > sample.nbytes:
+            self.say("storage", "the data set hands out its own storage: what the loop changes in place is changed in the data set too")
+        self._last_storage = storage
+
+
+def _walk(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, _LEAVES) or id(value) in seen:
+        return
+    seen.add(id(value))
+    yield path, value
+    if not depth or isinstance(value, (*_HANDLES, *_GENERATORS)):
+        return
+    parts: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        parts = [(f"[{key!r}]", part) for key, part in list(value.items())[:_WIDTH]]
+    elif isinstance(value, (list, tuple)):
+        parts = [(f"[{number}]", part) for number, part in enumerate(value[:_WIDTH])]
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        parts = [(f".{name}", part) for name, part in list(vars(value).items())[:_WIDTH]]
+    for name, part in parts:
+        yield from _walk(part, f"{path}{name}", depth - 1, seen)

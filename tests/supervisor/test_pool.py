@@ -1,0 +1,230 @@
+"""The pool around real workers: epochs that end early, deaths and replacements in between. Gates instead of sleeps."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from antifreeze import DataLoader
+from antifreeze.errors import LoaderTimeout, WorkerStartFailed
+from antifreeze.supervisor import pool as module
+
+COUNT = 7
+HELD, DEADLY = 1, 3
+forks = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = forks
+
+
+class Gate:
+    """Shared with forked workers: whoever takes sample HELD while the gate is closed says so and waits until it opens;
+    whoever takes sample DEADLY while that is set dies of it."""
+
+    def __init__(self) -> None:
+        self.flags = mmap.mmap(-1, 16)
+        self.told, self.tell = os.pipe()
+        self.opened, self.open_it = os.pipe()
+
+    def close_once(self) -> None:
+        self.flags[0] = 1
+
+    def kill_once(self) -> None:
+        self.flags[1] = 1
+
+    def pass_through(self, sample: int) -> int:
+        if sample == HELD and self.flags[0]:
+            self.flags[0] = 0
+            os.write(self.tell, os.getpid().to_bytes(8, "little"))
+            os.read(self.opened, 1)
+        if sample == DEADLY and self.flags[1]:
+            self.flags[1] = 0
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sample
+
+    def wait_until_somebody_is_held(self) -> int:
+        """Its process number."""
+        return int.from_bytes(os.read(self.told, 8), "little")
+
+    def open(self) -> None:
+        os.write(self.open_it, b"x")
+
+    def end(self) -> None:
+        for descriptor in (self.told, self.tell, self.opened, self.open_it):
+            os.close(descriptor)
+
+
+class Stream(IterableDataset[int]):
+    def __init__(self, gate: Gate, count: int = COUNT) -> None:
+        self.gate, self.count = gate, count
+
+    def __iter__(self) -> Iterator[int]:
+        return map(self.gate.pass_through, range(self.count))
+
+
+class Numbers(Dataset[int]):
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> int:
+        return self.gate.pass_through(index)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.end()
+
+
+def loader(dataset: Any, **options: Any) -> DataLoader:
+    """One persistent worker; a wait that nothing ends is an error after some seconds."""
+    given = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork", "timeout": 4}
+    return DataLoader(dataset, **given | options)
+
+
+def flat(batches: Any) -> list[int]:
+    return [value for batch in batches for value in batch.tolist()]
+
+
+def end(loader: DataLoader) -> None:
+    """Its workers, and with them their descriptors, go with its iterator."""
+    iterator, loader._iterator = loader._iterator, None
+    if iterator is not None:
+        iterator.close()
+
+
+# --- a batch of the last epoch is still being loaded when the next begins -------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Stream, Numbers])
+def test_an_epoch_begun_while_the_last_one_is_still_at_work_is_whole(kind: Any, gate: Gate) -> None:
+    gate.close_once()
+    loading = loader(kind(gate))
+    assert next(iter(loading)).tolist() == [0]
+    gate.wait_until_somebody_is_held()
+    again = iter(loading)
+    gate.open()
+    assert flat(again) == list(range(COUNT))
+    end(loading)
+
+
+@pytest.mark.parametrize("kind", [Stream, Numbers])
+def test_a_worker_that_dies_over_the_last_epoch_takes_nothing_from_the_next(kind: Any, gate: Gate) -> None:
+    """What it was loading is forgotten. Given out again, it would be loaded from the new epoch's stream, and thrown away."""
+    gate.close_once()
+    loading = loader(kind(gate))
+    assert next(iter(loading)).tolist() == [0]
+    held = gate.wait_until_somebody_is_held()
+    again = iter(loading)
+    os.kill(held, signal.SIGKILL)
+    assert flat(again) == list(range(COUNT))
+    end(loading)
+
+
+@pytest.mark.parametrize("kind", [Stream, Numbers])
+def test_a_batch_of_the_last_epoch_that_ends_late_does_not_advance_the_next(kind: Any, gate: Gate) -> None:
+    """A worker replaced later must begin where the new epoch is, not further."""
+    gate.close_once()
+    loading = loader(kind(gate))
+    assert next(iter(loading)).tolist() == [0]
+    gate.wait_until_somebody_is_held()
+    again = iter(loading)
+    gate.kill_once()
+    gate.open()
+    assert flat(again) == list(range(COUNT))
+    assert loading.report().restarts == 1
+    end(loading)
+
+
+def test_the_end_of_one_epochs_stream_is_not_the_end_of_the_next_ones(gate: Gate) -> None:
+    loading = loader(Stream(gate), batch_size=2)
+    assert flat(loading) == list(range(COUNT))
+    again = iter(loading)
+    assert next(again).tolist() == [0, 1]
+    state = loading.state_dict()
+    end(loading)
+    resumed = loader(Stream(gate), batch_size=2)
+    resumed.load_state_dict(state)
+    assert flat(resumed) == list(range(2, COUNT))
+    end(resumed)
+
+
+# --- replacements -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_was_told_to_make_room_does_so_also_when_an_epoch_begins_meanwhile(gate: Gate) -> None:
+    gate.close_once()
+    loading = loader(Numbers(gate), recycle_worker_after=1)
+    first = iter(loading)
+    gate.wait_until_somebody_is_held()  # it is in its second sample when its first one makes it due
+    assert next(first).tolist() == [0]
+    again = iter(loading)
+    gate.open()
+    assert flat(again) == list(range(COUNT))
+    end(loading)
+
+
+@pytest.mark.parametrize("kind", [Stream, Numbers])
+def test_a_worker_that_cannot_be_ended_is_left_behind_and_nothing_is_lost(kind: Any, gate: Gate) -> None:
+    gate.close_once()
+    loading = loader(kind(gate))
+    first = iter(loading)
+    assert next(first).tolist() == [0]
+    held = gate.wait_until_somebody_is_held()
+    pool = first.pool
+    worker = pool.crew.workers[0]
+    assert worker.pid == held
+    pool._abandon(0, worker)
+    assert flat(first) == list(range(1, COUNT))
+    worker.kill()
+    worker.reap()
+    worker.let_go()
+    end(loading)
+
+
+def test_after_a_worker_could_not_be_replaced_the_loop_does_not_wait_for_it(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate.close_once()
+    loading = loader(Numbers(gate), timeout=2)
+    first = iter(loading)
+    held = gate.wait_until_somebody_is_held()
+    assert next(first).tolist() == [0]
+
+    def refuse(*_: Any) -> None:
+        raise WorkerStartFailed("no more processes")
+
+    monkeypatch.setattr(module, "WorkerProcess", refuse)
+    os.kill(held, signal.SIGKILL)
+    with pytest.raises(WorkerStartFailed):
+        next(first)
+    with pytest.raises(Exception) as told:
+        next(first)
+    assert not isinstance(told.value, LoaderTimeout), "it waited for a worker that nobody starts"
+    end(loading)
+
+
+def test_tasks_that_do_not_fit_into_a_workers_queue_do_not_block_the_loop(gate: Gate) -> None:
+    """The worker is held in its first batch; 40 batches of 4096 indices are more than a socket takes."""
+    gate.close_once()
+
+    class Many(Numbers):
+        def __len__(self) -> int:
+            return 1 << 18
+
+        def __getitem__(self, index: int) -> Any:
+            return torch.tensor(self.gate.pass_through(index) if index < COUNT else index, dtype=torch.int32)
+
+    loading = loader(Many(gate), batch_size=4096, prefetch_factor=40)
+    batches = iter(loading)
+    gate.wait_until_somebody_is_held()
+    gate.open()
+    assert [next(batches)[0].item() for _ in range(3)] == [0, 4096, 8192]
+    end(loading)

@@ -1,0 +1,282 @@
+"""Randomness belongs to the sample: the same numbers however positions are split into tasks, whenever a generator is first used."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from antifreeze.worker import seeding
+from antifreeze.worker.seeding import (
+    KeptState,
+    NumpyGenerator,
+    PythonGenerator,
+    SampleSeeds,
+    TorchGenerator,
+    global_generators,
+    mix,
+    sample_seed,
+)
+
+calm = settings(deadline=None, derandomize=True, database=None, max_examples=80, suppress_health_check=list(HealthCheck))
+DRAWS: dict[str, Callable[[], Any]] = {
+    "random": random.random,
+    "gauss": lambda: random.gauss(0, 1),
+    "numpy": np.random.rand,
+    "numpy gauss": np.random.randn,
+    "torch": lambda: torch.rand(()).item(),
+    "torch gauss": lambda: torch.randn(()).item(),
+}
+GENERATORS: dict[str, type[Any]] = {"random": PythonGenerator, "numpy": NumpyGenerator, "torch": TorchGenerator}
+
+
+def states() -> tuple[Any, ...]:
+    return random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    begin()
+
+
+def begin() -> None:
+    """Numbers nobody should see in a sample."""
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+
+
+@pytest.fixture(params=["by address", "by state"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the state of a generator cannot be read in memory, the slow way serves."""
+    if request.param == "by state":
+        monkeypatch.setattr(seeding, "_python_state_is_behind_the_header", lambda: False)
+        monkeypatch.setattr(seeding, "NumpyGenerator", WithoutAddress)
+    return str(request.param)
+
+
+class WithoutAddress(NumpyGenerator):
+    def __init__(self) -> None:
+        self._address = None
+
+
+def reference(uses: list[tuple[str, ...]], seeds: SampleSeeds) -> list[list[Any]]:
+    """Each sample alone, everything seeded before it."""
+    expected = []
+    for position, names in enumerate(uses):
+        for generator in global_generators():
+            generator.seed(seeds.seed_of(position))
+        expected.append([DRAWS[name]() for name in names])
+    return expected
+
+
+def run_tasks(uses: list[tuple[str, ...]], seeds: SampleSeeds, cuts: list[int]) -> list[list[Any]]:
+    got: list[list[Any]] = [[] for _ in uses]
+    borders = [0, *sorted(cuts), len(uses)]
+    for first, end in pairwise(borders):
+
+        def fetch(number: int, first: int = first) -> None:
+            got[first + number] = [DRAWS[name]() for name in uses[first + number]]
+
+        seeds.for_each(first, end - first, fetch)
+    return got
+
+
+uses_of = st.lists(st.lists(st.sampled_from(sorted(DRAWS)), max_size=3).map(tuple), min_size=1, max_size=12)
+
+
+@calm
+@given(uses_of, st.lists(st.integers(0, 12), max_size=4), st.integers(0, 4), st.integers(0, 2**63 - 1))
+def test_a_sample_sees_the_same_numbers_however_the_tasks_are_cut(
+    uses: list[tuple[str, ...]], cuts: list[int], warm_up: int, base_seed: int
+) -> None:
+    """Also where a generator is used for the first time long after the warm-up."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seeding, "WARM_UP", warm_up)
+        expected = reference(uses, SampleSeeds(base_seed, 3))
+        begin()
+        assert run_tasks(uses, SampleSeeds(base_seed, 3), [min(cut, len(uses)) for cut in cuts]) == expected
+
+
+def test_both_ways_to_see_whether_a_generator_was_used_agree(way: str) -> None:
+    uses = [()] * 40 + [("random",), (), ("numpy", "gauss"), ("torch",)] + [("numpy gauss", "torch gauss", "random")] * 3
+    assert (PythonGenerator()._address is None) is (way == "by state")
+    assert run_tasks(uses, SampleSeeds(7, 0), [20, 38, 41]) == reference(uses, SampleSeeds(7, 0))
+
+
+@pytest.mark.parametrize("name", sorted(GENERATORS))
+def test_a_generator_has_moved_when_it_was_used_and_only_then(name: str, way: str) -> None:
+    generator = getattr(seeding, GENERATORS[name].__name__)()
+    mark = generator.mark()
+    for other in set(GENERATORS) - {name}:
+        DRAWS[other]()
+    assert not generator.moved_since(mark)
+    DRAWS[name]()
+    assert generator.moved_since(mark)
+    saved = generator.save()
+    first = [DRAWS[name]() for _ in range(3)]
+    generator.restore(saved)
+    assert [DRAWS[name]() for _ in range(3)] == first
+
+
+def test_a_task_is_fetched_again_only_when_a_generator_was_used_for_the_first_time() -> None:
+    seeds, fetched = SampleSeeds(1, 0), []
+    seeds.for_each(0, seeding.WARM_UP, lambda number: None)
+    seeds.for_each(100, 3, fetched.append)
+    assert fetched == [0, 1, 2]
+    seeds.for_each(200, 3, lambda number: fetched.append((number, random.random())))
+    assert len(fetched) == 3 + 2 * 3
+    seeds.for_each(300, 3, lambda number: fetched.append((number, random.random())))
+    assert len(fetched) == 3 + 2 * 3 + 3
+
+
+def test_only_the_generators_that_are_used_are_seeded_after_the_warm_up() -> None:
+    seeds = SampleSeeds(1, 0)
+    seeds.for_each(0, seeding.WARM_UP, lambda number: random.random())
+    before = states()
+    seeds.for_each(100, 3, lambda number: random.random())
+    after = states()
+    assert after[0] != before[0]
+    assert after[1:] == before[1:]
+
+
+def test_a_late_first_use_that_raises_is_judged_by_the_samples_own_numbers() -> None:
+    """A sample that is good with its own seed must not fail because the generator had not been seeded yet."""
+    seeds = SampleSeeds(1, 0)
+    seeds.for_each(0, seeding.WARM_UP, lambda number: None)
+    own = random.Random(seeds.seed_of(100)).random()
+    random.seed(next(seed for seed in range(99) if abs(random.Random(seed).random() - own) > 0.1))
+
+    def fetch(number: int) -> None:
+        if random.random() != own:
+            raise ValueError("not my numbers")
+
+    seeds.for_each(100, 1, fetch)
+
+
+def test_a_warm_up_sample_that_raises_still_counts_as_use() -> None:
+    seeds = SampleSeeds(1, 0)
+
+    def fetch(number: int) -> None:
+        random.random()
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        seeds.for_each(0, 1, fetch)
+    assert [type(generator) for generator in seeds._used] == [PythonGenerator]
+
+
+# --- for a batch at a time --------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_seeded_by_its_position_and_its_collate_by_another_seed() -> None:
+    drawn = {}
+    for position, collating in [(0, False), (0, True), (8, False), (0, False)]:
+        SampleSeeds(1, 0).for_batch(position, collating)
+        values = tuple(draw() for draw in DRAWS.values())
+        assert drawn.setdefault((position, collating), values) == values
+    assert len(set(drawn.values())) == 3
+
+
+def test_seeds_differ_by_seed_epoch_and_position() -> None:
+    seeds = {sample_seed(base, epoch, position) for base in (0, 1, -5, 2**63) for epoch in range(4) for position in range(500)}
+    assert len(seeds) == 4 * 4 * 500
+    assert sample_seed(3, 2, 9) == SampleSeeds(3, 2).seed_of(9)
+    assert all(0 <= seed < 2**64 for seed in seeds)
+
+
+def test_a_new_epoch_has_new_numbers_and_the_same_memory_of_what_is_used() -> None:
+    seeds, drawn = SampleSeeds(1, 0), []
+    seeds.for_each(0, 1, lambda number: drawn.append(random.random()))
+    seeds.begin_epoch(1, 1)
+    seeds.for_each(0, 1, lambda number: drawn.append(random.random()))
+    seeds.begin_epoch(1, 0)
+    seeds.for_each(0, 1, lambda number: drawn.append(random.random()))
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+@calm
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_mix_is_a_bijection_of_64_bits(one: int, other: int) -> None:
+    assert 0 <= mix(one) < 2**64
+    assert (mix(one) == mix(other)) is (one == other)
+
+
+# --- the user's own ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("owned", sorted(GENERATORS))
+def test_a_generator_that_is_the_users_is_left_alone(owned: str) -> None:
+    generators = global_generators()
+    mine = generators[sorted(GENERATORS, key=["random", "numpy", "torch"].index).index(owned)]
+    mine.seed(5)
+    expected = [DRAWS[owned]() for _ in range(seeding.WARM_UP + 3)]
+    mine.seed(5)
+    seeds, drawn = SampleSeeds(1, 0, generators), []
+    seeds.leave_to_user([mine])
+    seeds.for_batch(0)
+    seeds.for_each(0, seeding.WARM_UP + 3, lambda number: drawn.append(DRAWS[owned]()))
+    assert drawn == expected
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_the_users_process_gets_its_generators_back(raises: bool, way: str) -> None:
+    before = states()
+
+    def call() -> str:
+        for draw in DRAWS.values():
+            draw()
+        if raises:
+            raise KeyError("x")
+        return "made"
+
+    if raises:
+        with pytest.raises(KeyError):
+            KeptState().run(call)
+    else:
+        assert KeptState().run(call) == "made"
+    assert states() == before
+
+
+@pytest.mark.parametrize("name", ["gauss", "numpy gauss"])
+def test_also_the_second_half_of_a_gaussian_pair(name: str) -> None:
+    """Gaussian numbers come in pairs: the second is kept beside the generator, and drawing it does not move the generator."""
+    DRAWS[name]()
+    before = states()
+    KeptState().run(DRAWS[name])
+    assert states() == before
+
+
+@pytest.mark.parametrize("name", ["gauss", "numpy gauss"])
+def test_a_late_first_use_does_not_see_the_second_half_of_somebody_elses_pair(name: str) -> None:
+    seeds, drawn = SampleSeeds(1, 0), []
+    seeds.for_each(0, seeding.WARM_UP, lambda number: None)
+    DRAWS[name]()  # the user, between two batches of a loader without workers
+    seeds.for_each(100, 1, lambda number: drawn.append(DRAWS[name]()))
+    for generator in global_generators():
+        generator.seed(seeds.seed_of(100))
+    assert drawn[-1] == DRAWS[name]()
+
+
+def test_the_state_behind_the_header_is_only_trusted_where_it_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert seeding._python_state_is_behind_the_header()
+    monkeypatch.setattr(seeding, "_MT_BYTES", 10**6)
+    assert not seeding._python_state_is_behind_the_header()
+    monkeypatch.undo()
+
+    class Elsewhere(random.Random):
+        """A Random whose getstate tells something else than what lies in its memory."""
+
+        def getstate(self) -> tuple[Any, ...]:
+            version, words, gauss = super().getstate()
+            return version, (*words[1:], words[0]), gauss
+
+    monkeypatch.setattr(random, "Random", Elsewhere)
+    assert not seeding._python_state_is_behind_the_header()
