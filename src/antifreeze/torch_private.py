@@ -105,7 +105,7 @@ def stack_without_shared_memory() -> None:
 
 def _stack_plainly(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
     first = batch[0]
-    if first.is_nested or first.layout is not torch.strided or any(tensor.requires_grad for tensor in batch):
+    if first.is_nested or first.layout is not torch.strided or any(getattr(tensor, "requires_grad", False) for tensor in batch):
         return _collate_tensors(batch, collate_fn_map=collate_fn_map)
     return torch.stack(list(batch), 0)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,15 @@ from antifreeze.slots.arena import SLOT_STRIDE, Arena
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 STEP = 1 << 16
+
+
+def view(mapped: Any) -> memoryview:
+    """The bytes behind whatever a mapping is."""
+    return memoryview(mapped).cast("B")
+
+
+def read(mapped: Any, begin: int, end: int) -> bytes:
+    return bytes(view(mapped)[begin:end])
 
 
 @pytest.fixture
@@ -36,43 +46,43 @@ def test_a_slot_is_mapped_once_and_again_only_when_it_must_be_larger(arena: Aren
 
 def test_what_was_written_is_there_in_the_larger_mapping_and_in_the_old_one(arena: Arena) -> None:
     first = arena.map(3, 10)
-    first[:5] = b"early"
+    view(first)[:5] = b"early"
     larger = arena.map(3, 10 * STEP)
-    larger[5:10] = b" late"
-    assert (larger[:10], first[:10]) == (b"early late", b"early late")
+    view(larger)[5:10] = b" late"
+    assert read(larger, 0, 10) == read(first, 0, 10) == b"early late"
 
 
 def test_slots_do_not_touch(arena: Arena) -> None:
     for slot in range(4):
-        arena.map(slot, STEP)[:] = bytes([slot + 1]) * STEP
-    assert [arena.map(slot, STEP)[:] for slot in range(4)] == [bytes([slot + 1]) * STEP for slot in range(4)]
+        view(arena.map(slot, STEP))[:] = bytes([slot + 1]) * STEP
+    assert [bytes(view(arena.map(slot, STEP))) for slot in range(4)] == [bytes([slot + 1]) * STEP for slot in range(4)]
 
 
 def test_every_process_with_the_descriptor_sees_the_same(arena: Arena) -> None:
     other = Arena(os.dup(arena.descriptor))
-    arena.map(7, 10)[:2] = b"hi"
-    assert other.map(7, 10)[:2] == b"hi"
+    view(arena.map(7, 10))[:2] = b"hi"
+    assert read(other.map(7, 10), 0, 2) == b"hi"
     other.close()
 
 
 def test_discarding_gives_the_memory_back_for_everybody(arena: Arena) -> None:
     other = Arena(os.dup(arena.descriptor))
     held = other.map(1, 8 * STEP)
-    held[:4] = b"full"
+    view(held)[:4] = b"full"
     arena.map(0, STEP)
     assert arena.used_bytes() == 9 * STEP
     arena.discard(1)
     assert arena.used_bytes() == STEP
-    assert held[:4] == bytes(4)
+    assert read(held, 0, 4) == bytes(4)
     assert arena.mapped_bytes(1) == 0
     other.close()
 
 
 def test_forgetting_keeps_the_memory(arena: Arena) -> None:
-    arena.map(0, 10)[:2] = b"hi"
+    view(arena.map(0, 10))[:2] = b"hi"
     arena.forget(0)
     assert (arena.mapped_bytes(0), arena.used_bytes()) == (0, STEP)
-    assert arena.map(0, 10)[:2] == b"hi"
+    assert read(arena.map(0, 10), 0, 2) == b"hi"
 
 
 def test_memory_is_taken_when_a_slot_is_mapped_not_when_it_is_touched(arena: Arena) -> None:
@@ -91,10 +101,24 @@ def test_it_has_no_name_anywhere(arena: Arena) -> None:
 def test_close_may_be_called_twice_and_what_is_held_stays_readable() -> None:
     arena = Arena.create()
     held = arena.map(0, 10)
-    held[:2] = b"hi"
+    view(held)[:2] = b"hi"
     arena.close()
     arena.close()
-    assert held[:2] == b"hi"
+    assert read(held, 0, 2) == b"hi"
+
+
+def test_a_mapping_goes_with_the_last_view_of_it_and_takes_no_descriptor(arena: Arena) -> None:
+    def mappings() -> int:
+        return sum("antifreeze-arena" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+    descriptors, before = len(os.listdir("/proc/self/fd")), mappings()
+    looker = view(arena.map(0, 10))[3:5]
+    assert mappings() == before + 1
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    arena.forget(0)
+    assert mappings() == before + 1
+    del looker
+    assert mappings() == before
 
 
 def test_it_describes_itself(arena: Arena) -> None:
@@ -110,6 +134,9 @@ spec = importlib.util.spec_from_file_location("arena", {module.__file__!r})
 arena = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(arena)
 MIB = 1 << 20
+
+def view(mapped):
+    return memoryview(mapped).cast("B")
 """
 
 
@@ -140,8 +167,8 @@ def test_a_small_limit_on_the_size_of_files_does_not_matter() -> None:
 resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 slots = arena.Arena.create()
 for slot in range(3):
-    slots.map(slot, 4 * MIB)[-5:] = b"there"
-print([slots.map(slot, 4 * MIB)[-5:].decode() for slot in range(3)], resource.getrlimit(resource.RLIMIT_FSIZE)[0])
+    view(slots.map(slot, 4 * MIB))[-5:] = b"there"
+print([bytes(view(slots.map(slot, 4 * MIB))[-5:]).decode() for slot in range(3)], resource.getrlimit(resource.RLIMIT_FSIZE)[0])
 """
     assert in_a_process(program) == "['there', 'there', 'there'] 1048576"
 

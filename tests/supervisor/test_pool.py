@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -85,14 +85,22 @@ def gate() -> Iterator[Gate]:
     gate.end()
 
 
-def loader(dataset: Any, **options: Any) -> DataLoader:
-    """One persistent worker; a wait that nothing ends is an error after some seconds."""
-    given = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork", "timeout": 4}
-    return DataLoader(dataset, **given | options)
+Start = Callable[..., DataLoader]
 
 
-def flat(batches: Any) -> list[int]:
-    return [value for batch in batches for value in batch.tolist()]
+@pytest.fixture
+def loader() -> Iterator[Start]:
+    """With one persistent worker; a wait that nothing ends is an error after some seconds."""
+    made: list[DataLoader] = []
+
+    def make(dataset: Any, **options: Any) -> DataLoader:
+        given = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork", "timeout": 10}
+        made.append(DataLoader(dataset, **given | options))
+        return made[-1]
+
+    yield make
+    while made:
+        end(made.pop())
 
 
 def end(loader: DataLoader) -> None:
@@ -100,13 +108,21 @@ def end(loader: DataLoader) -> None:
     iterator, loader._iterator = loader._iterator, None
     if iterator is not None:
         iterator.close()
+        for worker in iterator.pool.crew.abandoned:
+            worker.kill()
+            worker.reap()
+            worker.let_go()
+
+
+def flat(batches: Any) -> list[int]:
+    return [value for batch in batches for value in batch.tolist()]
 
 
 # --- a batch of the last epoch is still being loaded when the next begins -------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [Stream, Numbers])
-def test_an_epoch_begun_while_the_last_one_is_still_at_work_is_whole(kind: Any, gate: Gate) -> None:
+def test_an_epoch_begun_while_the_last_one_is_still_at_work_is_whole(kind: Any, gate: Gate, loader: Start) -> None:
     gate.close_once()
     loading = loader(kind(gate))
     assert next(iter(loading)).tolist() == [0]
@@ -114,11 +130,10 @@ def test_an_epoch_begun_while_the_last_one_is_still_at_work_is_whole(kind: Any, 
     again = iter(loading)
     gate.open()
     assert flat(again) == list(range(COUNT))
-    end(loading)
 
 
 @pytest.mark.parametrize("kind", [Stream, Numbers])
-def test_a_worker_that_dies_over_the_last_epoch_takes_nothing_from_the_next(kind: Any, gate: Gate) -> None:
+def test_a_worker_that_dies_over_the_last_epoch_takes_nothing_from_the_next(kind: Any, gate: Gate, loader: Start) -> None:
     """What it was loading is forgotten. Given out again, it would be loaded from the new epoch's stream, and thrown away."""
     gate.close_once()
     loading = loader(kind(gate))
@@ -127,11 +142,10 @@ def test_a_worker_that_dies_over_the_last_epoch_takes_nothing_from_the_next(kind
     again = iter(loading)
     os.kill(held, signal.SIGKILL)
     assert flat(again) == list(range(COUNT))
-    end(loading)
 
 
 @pytest.mark.parametrize("kind", [Stream, Numbers])
-def test_a_batch_of_the_last_epoch_that_ends_late_does_not_advance_the_next(kind: Any, gate: Gate) -> None:
+def test_a_batch_of_the_last_epoch_that_ends_late_does_not_advance_the_next(kind: Any, gate: Gate, loader: Start) -> None:
     """A worker replaced later must begin where the new epoch is, not further."""
     gate.close_once()
     loading = loader(kind(gate))
@@ -142,26 +156,23 @@ def test_a_batch_of_the_last_epoch_that_ends_late_does_not_advance_the_next(kind
     gate.open()
     assert flat(again) == list(range(COUNT))
     assert loading.report().restarts == 1
-    end(loading)
 
 
-def test_the_end_of_one_epochs_stream_is_not_the_end_of_the_next_ones(gate: Gate) -> None:
+def test_the_end_of_one_epochs_stream_is_not_the_end_of_the_next_ones(gate: Gate, loader: Start) -> None:
     loading = loader(Stream(gate), batch_size=2)
     assert flat(loading) == list(range(COUNT))
     again = iter(loading)
     assert next(again).tolist() == [0, 1]
     state = loading.state_dict()
-    end(loading)
     resumed = loader(Stream(gate), batch_size=2)
     resumed.load_state_dict(state)
     assert flat(resumed) == list(range(2, COUNT))
-    end(resumed)
 
 
 # --- replacements -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_was_told_to_make_room_does_so_also_when_an_epoch_begins_meanwhile(gate: Gate) -> None:
+def test_a_worker_that_was_told_to_make_room_does_so_also_when_an_epoch_begins_meanwhile(gate: Gate, loader: Start) -> None:
     gate.close_once()
     loading = loader(Numbers(gate), recycle_worker_after=1)
     first = iter(loading)
@@ -170,11 +181,10 @@ def test_a_worker_that_was_told_to_make_room_does_so_also_when_an_epoch_begins_m
     again = iter(loading)
     gate.open()
     assert flat(again) == list(range(COUNT))
-    end(loading)
 
 
 @pytest.mark.parametrize("kind", [Stream, Numbers])
-def test_a_worker_that_cannot_be_ended_is_left_behind_and_nothing_is_lost(kind: Any, gate: Gate) -> None:
+def test_a_worker_that_cannot_be_ended_is_left_behind_and_nothing_is_lost(kind: Any, gate: Gate, loader: Start) -> None:
     gate.close_once()
     loading = loader(kind(gate))
     first = iter(loading)
@@ -185,15 +195,11 @@ def test_a_worker_that_cannot_be_ended_is_left_behind_and_nothing_is_lost(kind: 
     assert worker.pid == held
     pool._abandon(0, worker)
     assert flat(first) == list(range(1, COUNT))
-    worker.kill()
-    worker.reap()
-    worker.let_go()
-    end(loading)
 
 
-def test_after_a_worker_could_not_be_replaced_the_loop_does_not_wait_for_it(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_does_not_wait_for_a_worker_that_could_not_be_replaced(gate: Gate, loader: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     gate.close_once()
-    loading = loader(Numbers(gate), timeout=2)
+    loading = loader(Numbers(gate))
     first = iter(loading)
     held = gate.wait_until_somebody_is_held()
     assert next(first).tolist() == [0]
@@ -208,10 +214,9 @@ def test_after_a_worker_could_not_be_replaced_the_loop_does_not_wait_for_it(gate
     with pytest.raises(Exception) as told:
         next(first)
     assert not isinstance(told.value, LoaderTimeout), "it waited for a worker that nobody starts"
-    end(loading)
 
 
-def test_tasks_that_do_not_fit_into_a_workers_queue_do_not_block_the_loop(gate: Gate) -> None:
+def test_tasks_that_do_not_fit_into_a_workers_queue_do_not_block_the_loop(gate: Gate, loader: Start) -> None:
     """The worker is held in its first batch; 40 batches of 4096 indices are more than a socket takes."""
     gate.close_once()
 
@@ -227,4 +232,3 @@ def test_tasks_that_do_not_fit_into_a_workers_queue_do_not_block_the_loop(gate: 
     gate.wait_until_somebody_is_held()
     gate.open()
     assert [next(batches)[0].item() for _ in range(3)] == [0, 4096, 8192]
-    end(loading)

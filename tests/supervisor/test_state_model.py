@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -30,7 +31,8 @@ def test_in_any_world_every_row_is_loaded_once_or_reported_and_nothing_waits_for
 # --- the same world around a state that is wrong -----------------------------------------------------------------------
 
 _around, _split = module._around, module._split_evenly
-_assign, _handle, _resolve = PoolState._assign, PoolState.handle, PoolState._resolve_if_done
+_assign, _handle = PoolState._assign, PoolState.handle
+_resolve, _retry = PoolState._resolve_if_done, PoolState._retry_suspect
 
 
 def forgets_the_tasks_of_the_dead(patch: pytest.MonkeyPatch) -> None:
@@ -86,7 +88,10 @@ def resolves_before_the_last_task(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgives_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(module, "STRIKES", 99)
+    def retry(self: PoolState, task: Task, row: int, event: WorkerGone) -> None:
+        _retry(self, task, row, replace(event, strikes=99))
+
+    patch.setattr(PoolState, "_retry_suspect", retry)
 
 
 def drops_the_suspect(patch: pytest.MonkeyPatch) -> None:

@@ -228,8 +228,9 @@ class World(Ground):
         blame=st.sampled_from(["nobody", "row", "row", "batch", "stale"]),
         row=any_of,
         final=st.booleans(),
+        strikes=st.integers(STRIKES, STRIKES + 1),
     )
-    def die(self, at: int, blame: str, row: int, final: bool) -> None:
+    def die(self, at: int, blame: str, row: int, final: bool, strikes: int) -> None:
         worker = self.pick(self.holding(), at)
         process = self.processes[worker]
         task = process.running
@@ -238,7 +239,8 @@ class World(Ground):
             stale = blame == "stale" and not process.leaving
             self.perform(self.state.handle(WorkerGone(worker, 10**6, 0, "lost") if stale else WorkerGone(worker)))
             return
-        self.die_of(worker, task, WHOLE_BATCH if blame == "batch" else self.pick(list(task.row_range()), row), final)
+        suspect = WHOLE_BATCH if blame == "batch" else self.pick(list(task.row_range()), row)
+        self.die_of(task, WorkerGone(worker, task.number, suspect, "lost", final, strikes))
 
     def running_guilty(self) -> list[int]:
         return [worker for worker in self.busy() for task, batch in [self.task_of(worker)] if batch.guilty in task.row_range()]
@@ -249,27 +251,20 @@ class World(Ground):
         task, batch = self.task_of(worker)
         if not self.processes[worker].leaving:
             self.processes[worker] = Process(alive=False)
-            self.die_of(worker, task, batch.guilty, final=False)
+            self.die_of(task, WorkerGone(worker, task.number, batch.guilty, "lost"))
 
-    def die_of(self, worker: int, task: Task, row: int, final: bool) -> None:
-        self.suspect(task, row, final)
-        self.perform(self.state.handle(WorkerGone(worker, task.number, row, "lost", final)))
-        self.check_suspect(task, row, final)
-
-    def suspect(self, task: Task, row: int, final: bool) -> None:
-        batch = self.made[task.batch]
-        batch.suspected[row] += 1
-        if not final and batch.suspected[row] < STRIKES:
-            return
-        if row == WHOLE_BATCH or not self.forgive:
-            batch.erred = True
-        else:
-            batch.reported.add(row)
-            batch.spoiled |= task.whole
-
-    def check_suspect(self, task: Task, row: int, final: bool) -> None:
-        made = self.made.get(task.batch)
-        if made is not None and not made.discarded and (final or made.suspected[row] >= STRIKES):
+    def die_of(self, task: Task, gone: WorkerGone) -> None:
+        made, row = self.made[task.batch], gone.row
+        assert row is not None
+        made.suspected[row] += 1
+        bad = gone.final or made.suspected[row] >= gone.strikes
+        if bad and (row == WHOLE_BATCH or not self.forgive):
+            made.erred = True
+        elif bad:
+            made.reported.add(row)
+            made.spoiled |= task.whole
+        self.perform(self.state.handle(gone))
+        if bad and not made.discarded:
             batch = self.state.batches[task.batch]
             assert row in {*batch.bad_rows, *batch.errors}, f"row {row} of batch {task.batch} should be bad by now"
 

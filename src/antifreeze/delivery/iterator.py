@@ -477,12 +477,17 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return self._fill(batch, content, fills)
 
     def _fill(self, batch: Batch, content: Content, fills: dict[int, Any]) -> bool:
+        if not self._auto_collation:
+            if not fills:
+                return self._skip_empty(batch)
+            self.pool.reload(batch.number, fills[0], 1)
+            return False
         if batch.must_reload or batch.layout is None:
             kept = [fills.get(row, index) for row, index in enumerate(content.indices) if row in fills or row not in batch.bad_rows]
             if not kept:
                 batch.phase, batch.rows_loaded = Phase.READY, 0
                 return self._skip_empty(batch)
-            self.pool.reload(batch.number, kept)
+            self.pool.reload(batch.number, kept, len(kept))
             return False
         for row, index in fills.items():
             self.pool.fill_row(batch.number, row, index)
@@ -552,7 +557,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             batch.bad_rows.pop(row, None)
         if batch.parcel_bytes is not None or batch.layout is None or batch.must_reload:
             flight.moved_up = 0
-            self.pool.reload(batch.number, content.indices[:left])
+            self.pool.reload(batch.number, content.indices[:left], left)
             return False
         batch.short_by, flight.moved_up = flight.moved_up, 0
         if batch.phase is Phase.HOLED and not batch.bad_rows:

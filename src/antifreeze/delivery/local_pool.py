@@ -102,9 +102,9 @@ class LocalPool:
         self.contents[number].indices[row] = index
         self._perform(self.state.fill_row(number, row))
 
-    def reload(self, number: int, indices: list[Any]) -> None:
+    def reload(self, number: int, indices: Any, rows: int) -> None:
         self.contents[number].indices = indices
-        self._perform(self.state.reload(number, len(indices)))
+        self._perform(self.state.reload(number, rows))
 
     def wait_resolved(self, pick: Callable[[], Batch | None], waiting_for: Callable[[], str], timeout_s: float | None) -> Batch:
         if self.closed:

@@ -64,8 +64,8 @@ class Traps:
         if isinstance(value, _HANDLES) or kind in _HANDLES_BY_NAME:
             self.say(
                 path,
-                f"{path} ({kind}) was opened before the workers are forked: they share its position and may read each other's data; "
-                "open it in the worker, on first use in __getitem__",
+                f"{path} ({kind}) was opened before the workers are forked: what they share of it (a position, a lock, a connection) may "
+                "give them each other's data; open it in the worker, on first use in __getitem__",
             )
         elif workers > 1 and isinstance(value, _GENERATORS):
             self.say(

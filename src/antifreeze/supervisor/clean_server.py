@@ -9,6 +9,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from typing import Any
@@ -34,10 +35,15 @@ class CleanServer:
         theirs.close()
         os.close(lifeline)
         self._exit_codes: dict[int, int] = {}
+        self._lock = threading.Lock()  # loaders of several threads ask one at a time
 
     def start_worker(self, specs: PickledSpecs, number: int, worker_end: int) -> tuple[int, int]:
         """(pid, pidfd) of a new worker."""
         holder = os.memfd_create("antifreeze-specs")
+        with self._lock:
+            return self._start_worker(specs, number, worker_end, holder)
+
+    def _start_worker(self, specs: PickledSpecs, number: int, worker_end: int, holder: int) -> tuple[int, int]:
         try:
             with os.fdopen(os.dup(holder), "wb") as file:
                 file.write(specs.content)
@@ -53,9 +59,10 @@ class CleanServer:
     def exit_code(self, pid: int, limit_s: float) -> int | None:
         """Of a worker whose pidfd says that it has ended."""
         deadline = time.monotonic() + limit_s
-        while pid not in self._exit_codes and self._wait(deadline):
-            self._note(json.loads(self._line.recv(65536)))
-        return self._exit_codes.pop(pid, None)
+        with self._lock:
+            while pid not in self._exit_codes and self._wait(deadline):
+                self._note(json.loads(self._line.recv(65536)))
+            return self._exit_codes.pop(pid, None)
 
     def end(self) -> None:
         self._line.close()

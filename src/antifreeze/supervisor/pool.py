@@ -169,9 +169,9 @@ class Pool:
         self.contents[number].indices[row] = index
         self._perform(self.state.fill_row(number, row))
 
-    def reload(self, number: int, indices: list[Any]) -> None:
+    def reload(self, number: int, indices: Any, rows: int) -> None:
         self.contents[number].indices = indices
-        self._perform(self.state.reload(number, len(indices)))
+        self._perform(self.state.reload(number, rows))
 
     def begin_epoch(self, specs: list[WorkerSpec]) -> None:
         """Persistent workers go on; what is left of the last epoch is dropped."""
@@ -354,7 +354,6 @@ class Pool:
             worker = self.crew.workers[number]
             assert worker is not None
             worker.ready = True
-            self._failed_starts = 0
 
     def _ended(self, event: TaskEnded) -> None:
         batch_number = self.state.batch_of(event.task)
@@ -362,6 +361,7 @@ class Pool:
             stream = self.state.batches[batch_number].stream
             if stream is not None:
                 self._stream_advanced(stream, batch_number, event.rows)
+        self._failed_starts = 0
         self._perform(self.state.handle(event))
         self._recycle_if_due(event.worker)
 
@@ -396,7 +396,7 @@ class Pool:
     def _start_failed(self) -> None:
         """Workers that end before they load anything: another one would end the same way."""
         self._failed_starts += 1
-        if self._failed_starts >= STRIKES * len(self._specs):
+        if self._failed_starts > STRIKES:
             text = telling.start_failed(self._failed_starts, self.story, self._forks)
             self.close()
             raise WorkerStartFailed(text)
@@ -429,6 +429,7 @@ class Pool:
         self._forget_descriptors(worker)
         self.crew.workers[number] = None
         self.crew.abandoned.append(worker)
+        worker.disown()
         for batch in {task.batch for task in self.state.workers[number].queue}:
             moved = self.state.batches[batch]
             self.ring.abandon(moved.slot)
@@ -472,7 +473,7 @@ class Pool:
             if worker is None:
                 continue
             if number in self._killed_at:
-                if now_s - self._killed_at[number] > UNKILLABLE_S:
+                if now_s - self._killed_at[number] > UNKILLABLE_S and not worker.is_gone():
                     self._abandon(number, worker)
                 continue
             look = self._watch.look(number, now_s)
@@ -485,7 +486,13 @@ class Pool:
             if self._forks and not worker.is_from_server and self._watch.stuck_in_inherited_lock(worker, look, now_s):
                 self._leave_fork(number, worker)
                 continue
-            samples = queue[0].rows if queue and (self._whole_batch_calls or look.entry.stage in (Stage.COLLATE, Stage.WRITE)) else 1
+            samples = (
+                queue[0].rows
+                if queue
+                and look.entry.stage is not Stage.INITIALISING
+                and (self._whole_batch_calls or look.entry.stage in (Stage.COLLATE, Stage.WRITE))
+                else 1
+            )
             if self._watch.overdue(look, now_s, self.options.sample_timeout_s, samples):
                 self._end_overdue(number, worker, look, now_s - look.since_s)
 

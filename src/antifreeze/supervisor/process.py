@@ -22,7 +22,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
@@ -90,11 +91,14 @@ class ByContext:
     def exit_code(self) -> int | None:
         self._process.join(timeout=0.05)  # its pidfd has said that it is gone
         code: int | None = self._process.exitcode
+        self.forget()
+        return code
+
+    def forget(self) -> None:
         popen = self._process._popen
         if popen is not None:
             popen.close()  # its sentinel is a descriptor, which would wait for the garbage collector
         multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined]
-        return code
 
     def _start(self, spec: WorkerSpec, sent: WorkerSpec | bytes, worker_end: socket.socket) -> None:
         global _kept_by_child
@@ -163,6 +167,11 @@ class WorkerProcess:
 
     def __repr__(self) -> str:
         return f"<WorkerProcess {self.number} pid {self.pid}>"
+
+    def disown(self) -> None:
+        """It cannot be ended: nobody shall wait for it, not even multiprocessing at exit."""
+        if isinstance(self._born, ByContext):
+            self._born.forget()
 
     @property
     def is_from_server(self) -> bool:
@@ -245,21 +254,45 @@ def end_all(workers: Sequence[WorkerProcess]) -> list[WorkerProcess]:
     """Ends all of them in parallel, within ASK_S + TERM_S + KILL_S; returns those that even SIGKILL did not end in time."""
     left = list(workers)
     try:
-        for worker in left:
-            worker.ask_to_end()
-        left = _wait_gone(left, ASK_S)
-        for worker in left:
-            worker.terminate()
-        left = _wait_gone(left, TERM_S)
-    finally:  # also when Ctrl-C comes while we wait
+        with _no_second_interrupt():
+            left = _end_kindly(left)
+    finally:
         for worker in left:
             worker.kill()
         left = _wait_gone(left, KILL_S)
         for worker in workers:
-            if worker not in left:
+            if worker in left:
+                worker.disown()
+            else:
                 worker.reap()
             worker.let_go()
     return left
+
+
+def _end_kindly(left: list[WorkerProcess]) -> list[WorkerProcess]:
+    for worker in left:
+        worker.ask_to_end()
+    left = _wait_gone(left, ASK_S)
+    for worker in left:
+        worker.terminate()
+    return _wait_gone(left, TERM_S)
+
+
+@contextmanager
+def _no_second_interrupt() -> Iterator[None]:
+    """Ctrl-C once more while workers are ended changes nothing: it takes a second at most."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # the interpreter is on its way out
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
 
 
 def _wait_gone(workers: list[WorkerProcess], limit_s: float) -> list[WorkerProcess]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from antifreeze.errors import LoadingError
 
+_LONGEST_MESSAGE = 2000
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -43,7 +45,7 @@ class Failure:
             type_module=kind.__module__,
             type_name=kind.__qualname__,
             type_pickle=_pickled(kind),
-            message=_first_line(error),
+            message=_first_line(error)[:_LONGEST_MESSAGE],
             traceback_text="".join(traceback.format_exception(kind, error, error.__traceback__)),
             stage=stage,
             index=None if index is None else repr(index),

@@ -263,7 +263,7 @@ class MapFetcher:
             try:
                 sample = get(index)
                 if sample is None and none_is_bad:
-                    raise _none_error(index)
+                    raise none_error(f"sample {index!r}")
             except BaseException as error:
                 wrapped = self._sample_error(error, index, first_row + number, task.position + number)
                 if not self._config.forgive:
@@ -368,9 +368,9 @@ class _NoRows(Exception):
     """The first sample of a task has no row layout."""
 
 
-def _none_error(index: Any) -> BadSample:
+def none_error(which: str) -> BadSample:
     return BadSample(
-        f"sample {index!r} is None, which default_collate cannot put into a batch; "
+        f"{which} is None, which default_collate cannot put into a batch; "
         "return a sample, raise an exception (on_bad_sample decides), or use a collate_fn that knows None"
     )
 

@@ -19,6 +19,7 @@ import os
 import pickle
 import random
 import signal
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -256,7 +257,7 @@ def _settle_in() -> None:
         pass  # a session leader has its own group already
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _close_gpu_devices()
+    _part_descriptors()
     _name_process("af_worker")
     torch.set_num_threads(1)
     stack_without_shared_memory()
@@ -277,13 +278,28 @@ def die_with_parent(lifeline: int) -> None:
         os._exit(0)
 
 
-def _close_gpu_devices() -> None:
+def _part_descriptors() -> None:
+    """No descriptor of the parent's accelerator stays open; and a file that the parent had open for reading is opened anew under the
+    same number, so that workers do not move each other's position in it."""
     for name in os.listdir("/proc/self/fd"):
         try:
-            if os.readlink(f"/proc/self/fd/{name}").startswith(_GPU_DEVICES):
-                os.close(int(name))
+            target, number = os.readlink(f"/proc/self/fd/{name}"), int(name)
+            if target.startswith(_GPU_DEVICES):
+                os.close(number)
+            elif stat.S_ISREG(os.fstat(number).st_mode) and not target.startswith("/memfd:"):
+                _open_anew(number)
         except OSError:
             continue
+
+
+def _open_anew(number: int) -> None:
+    if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
+        return
+    position, inheritable = os.lseek(number, 0, os.SEEK_CUR), os.get_inheritable(number)
+    anew = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(anew, number, inheritable)
+    os.close(anew)
+    os.lseek(number, position, os.SEEK_SET)
 
 
 def _keep_freed_memory() -> None:

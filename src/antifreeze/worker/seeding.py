@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.random  # it loads lazily: a fork must not inherit its import under way
 import torch
 
 WARM_UP = 32

@@ -14,7 +14,7 @@ from typing import Any
 
 from antifreeze.slots.layout import Irregular
 from antifreeze.torch_private import swap_worker_info
-from antifreeze.worker.fetch import FetchConfig, Outcome, Rows, SampleMaker, Task
+from antifreeze.worker.fetch import FetchConfig, Outcome, Rows, SampleMaker, Task, none_error
 from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.seeding import SampleSeeds
 
@@ -115,7 +115,8 @@ class StreamFetcher:
     def _make(self, stream: Stream, task: Task, samples: list[Any], fetch_ns: int) -> Outcome:
         fetched = time.perf_counter_ns()
         if self._maker.may_write_rows:
-            layout = None if samples[0] is None else self._maker.layout_of(samples[0], task.batch_rows)
+            self._refuse_none(stream, samples)
+            layout = self._maker.layout_of(samples[0], task.batch_rows)
             if layout is not None:
                 try:
                     self._journal.stage(Stage.WRITE)
@@ -127,6 +128,12 @@ class StreamFetcher:
         with _WorkerInfo(stream._info):
             collated = self._maker.collate(samples if self._config.auto_collation else samples[0], task, self._seeds)
         return self._maker.pack(task, collated, len(samples), fetch_ns, time.perf_counter_ns() - fetched)
+
+    def _refuse_none(self, stream: Stream, samples: list[Any]) -> None:
+        for number, sample in enumerate(samples):
+            if sample is None:
+                place = f"sample {number} of batch {stream.batches - 1} of stream {stream.number}"
+                raise self._maker.fetch_error(none_error(place), "__next__ of the iterable data set")
 
 
 class _WorkerInfo:

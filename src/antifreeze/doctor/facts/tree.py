@@ -99,6 +99,14 @@ def find_orphans(inside: set[int]) -> list[int]:
 
 
 def orphans_of(dead: int) -> list[int]:
-    """Orphans that still carry the dead process's group or session."""
-    stats = {pid: read_stat(pid) for pid in find_orphans(set())}
-    return [pid for pid, stat in stats.items() if stat is not None and dead in (stat.group, stat.session)]
+    """Python processes that still carry the dead one's group or session, and were adopted by somebody outside of it."""
+    found = []
+    for pid in all_pids():
+        stat = read_stat(pid)
+        if stat is None or pid == dead or dead not in (stat.group, stat.session) or stat.state == "Z":
+            continue
+        adopter = read_stat(stat.parent)
+        adopted = stat.parent == dead or adopter is None or adopter.session != stat.session
+        if adopted and os.access(f"/proc/{pid}/fd", os.R_OK) and looks_like_python(pid):
+            found.append(pid)
+    return found

@@ -54,7 +54,12 @@ def build_case(exam: Examination) -> Case:
 def is_worker(process: Process) -> bool:
     if process.name in WORKER_NAMES:
         return True
-    return any(has(frames, *WORKER_LOOP) or has(frames, *OUR_WORKER) for frames in _stacks(process))
+    return any(has(frames, *WORKER_LOOP) or has(frames, *OUR_WORKER) or _started_by_loader(frames) for frames in _stacks(process))
+
+
+def _started_by_loader(frames: Frames) -> bool:
+    """A forked process still shows who forked it, also when its own loop has ended."""
+    return has(frames, "_bootstrap", "multiprocessing/process.py") and has(frames, "__init__", LOADER)
 
 
 def _stacks(process: Process) -> list[Frames]:
@@ -114,18 +119,15 @@ def _loader_case(process: Process, exam: Examination) -> LoaderCase:
         moved=len(set(seen)) > 1 or any(worker.moved for worker in workers) or any(_ran(feeder) for feeder in feeders),
         seen=seen,
         waited_s=min((feeder.last.asleep_s for feeder in feeders if feeder.last and feeder.last.asleep_s is not None), default=None),
-        dead=_dead(children),
+        dead=_dead(process, children),
     )
 
 
-def _dead(children: list[Process]) -> tuple[Process, ...]:
-    """Zombies; before torch 2.6 a worker had no name of its own."""
+def _dead(process: Process, children: list[Process]) -> tuple[Process, ...]:
+    """Zombies; before torch 2.6 a worker had no name of its own, but its parent's."""
     named = any(child.name in WORKER_NAMES for child in children)
-    return tuple(
-        child
-        for child in children
-        if child.state == "Z" and (child.name in WORKER_NAMES or (child.name.startswith("python") and not named))
-    )
+    names = WORKER_NAMES if named else (*WORKER_NAMES, process.name, "python")
+    return tuple(child for child in children if child.state == "Z" and child.name in names)
 
 
 def _loop_thread(process: Process) -> Thread | None:

@@ -125,6 +125,8 @@ def _kind(sample: ThreadSample, call: Call, descriptor: Descriptor | None) -> Wa
         return by_kernel
     if call.name in BY_CALL:
         return BY_CALL[call.name]
+    if call.name in ("select", "pselect6") and not call.descriptors:
+        return WaitKind.SLEEP  # time.sleep() before Python 3.11
     if is_remote(call.filesystem) or (descriptor is not None and is_remote(descriptor.filesystem)):
         return WaitKind.REMOTE_FILE
     if descriptor is not None and descriptor.kind in BY_DESCRIPTOR:
