@@ -13,6 +13,7 @@ doctor      why is it frozen, why is it slow
 selftest    the diseases, to be run on any machine
 """
 
+from antifreeze.delivery.traps import AntifreezeWarning
 from antifreeze.errors import (
     AntifreezeError,
     BadSample,
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AntifreezeError",
+    "AntifreezeWarning",
     "BadSample",
     "BatchNotPicklable",
     "BatchTooLarge",

@@ -29,6 +29,8 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
+    "doctor": Command("antifreeze.doctor.command", "why is this process frozen, or slow, now?"),
+    "selftest": Command("antifreeze.selftest.command", "run the diseases on this machine, and see what becomes of them"),
     "replay": Command("antifreeze.replay", "run the samples of a bad_samples_file again"),
 }
 """name -> (module, one line of help), in the order `antifreeze --help` shows them."""

@@ -6,6 +6,7 @@ import antifreeze
 
 PUBLIC = [
     "AntifreezeError",
+    "AntifreezeWarning",
     "BadSample",
     "BatchNotPicklable",
     "BatchTooLarge",
@@ -15,6 +16,7 @@ PUBLIC = [
     "LoaderTimeout",
     "LoadingError",
     "OptionError",
+    "Report",
     "SampleLost",
     "SampleTimeout",
     "StateMismatch",

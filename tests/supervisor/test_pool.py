@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from antifreeze import DataLoader
 from antifreeze.errors import LoaderTimeout, WorkerStartFailed
+from antifreeze.supervisor import crew as crew_module
 from antifreeze.supervisor import pool as module
 
 COUNT = 7
@@ -195,6 +196,20 @@ def test_a_worker_that_cannot_be_ended_is_left_behind_and_nothing_is_lost(kind: 
     assert worker.pid == held
     pool._abandon(0, worker)
     assert flat(first) == list(range(1, COUNT))
+
+
+def test_what_a_worker_that_survives_the_end_may_still_write_to_is_not_used_again(
+    gate: Gate, loader: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate.close_once()
+    loading = loader(Numbers(gate))
+    first = iter(loading)
+    gate.wait_until_somebody_is_held()
+    ring, filling = first.pool.ring, set(first.pool.ring._filling)
+    monkeypatch.setattr(crew_module, "end_all", list)  # even SIGKILL did not end it in time
+    first.close()
+    assert filling
+    assert not filling & {ring.take() for _ in range(2 * len(filling))}
 
 
 def test_the_loop_does_not_wait_for_a_worker_that_could_not_be_replaced(gate: Gate, loader: Start, monkeypatch: pytest.MonkeyPatch) -> None:

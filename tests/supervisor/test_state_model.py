@@ -17,9 +17,15 @@ from .world import World
 
 STEPS = 60
 thorough = settings(
-    max_examples=80, stateful_step_count=STEPS, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=80,
+    stateful_step_count=STEPS,
+    phases=[Phase.generate],  # add Phase.shrink to see a smaller world that fails; it takes minutes
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
 )
-until_found = settings(thorough, max_examples=400, phases=[Phase.generate], print_blob=False)
+until_found = settings(thorough, max_examples=400, print_blob=False)
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 

@@ -110,11 +110,14 @@ class ByContext:
             # multiprocessing refuses children to daemonic processes because they might outlive them; ours cannot
             daemonic = current.pop("daemon", None)
             mark_own_fork(True)
+            # a Ctrl-C just now is the parent's; the worker lets it through again once it ignores it
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 self._process.start()
             except OSError as error:
                 raise WorkerStartFailed(f"worker {spec.worker_id} could not be started: {error}; {_limits()}") from error
             finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
                 mark_own_fork(False)
                 _kept_by_child = None
                 if daemonic is not None:

@@ -256,6 +256,7 @@ def _settle_in() -> None:
     except PermissionError:
         pass  # a session leader has its own group already
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _part_descriptors()
     _name_process("af_worker")

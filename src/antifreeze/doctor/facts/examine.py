@@ -5,7 +5,7 @@
 1. The patient ends before the second look: PatientEnded.
 2. A process of the tree ends or starts between the looks: it has only one of the two samples.
 3. Stacks cannot be read: the examination goes on without them, and `blindness` says why and what to allow.
-4. The process is gone, but its workers live on as orphans: they are examined instead.
+4. The process is gone, or goes meanwhile, but its workers live on as orphans: they are examined instead.
 """
 
 from __future__ import annotations
@@ -62,9 +62,11 @@ class Visit:
         """Waits until `window_s` after the first look, and looks again. `native` stops each process for some milliseconds."""
         self._glance_until(self.first.at_s + window_s)
         found = self._compare(look(_pids(self.root, self.left_behind), self.py_spy, fair_memory=True, native=native))
-        if not is_alive(self.root) and not self.left_behind:
-            raise PatientEnded(f"process {self.root} ended while it was examined, after {time.monotonic() - self.first.at_s:.1f} s")
-        return found
+        if self.left_behind or not is_dead(self.root):
+            return found
+        if orphans_of(self.root):
+            return begin_visit(self.root).examine(window_s, native=native)
+        raise PatientEnded(f"process {self.root} ended while it was examined, after {time.monotonic() - self.first.at_s:.1f} s")
 
     def _glance_until(self, end_s: float) -> None:
         """How often a loop waits for data is told by looking at it often; its workers are looked at twice only."""
