@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from ward import Patient, running
 
 from antifreeze.doctor import command
 from antifreeze.doctor.facts import examine, stacks, threads
-from antifreeze.doctor.facts.proc import read_stat, read_status
+from antifreeze.doctor.facts.proc import is_dead, read_status
 
 SRC = Path(__file__).parents[2] / "src"
 STUCK = Patient("lock_inherited_by_fork", readies=2)
@@ -34,7 +34,17 @@ def doctor(*words: object) -> int:
 def stuck() -> Iterator[tuple[int, int]]:
     """(the loop, one of its stuck workers)"""
     with running(STUCK) as (pid, said):
+        for worker in said:
+            wait_until(lambda pid=worker["pid"]: "futex" in Path(f"/proc/{pid}/wchan").read_text())
+        wait_until(lambda: "poll" in Path(f"/proc/{pid}/wchan").read_text())
         yield pid, said[0]["pid"]
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -118,8 +128,7 @@ def test_no_such_process(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_dead_process_that_nobody_reaped(capsys: pytest.CaptureFixture[str]) -> None:
     with subprocess.Popen(["true"]) as process:
-        while (stat := read_stat(process.pid)) is not None and stat.state != "Z":
-            time.sleep(0.01)
+        wait_until(lambda: is_dead(process.pid))
         assert doctor(process.pid) == 2
     assert f"process {process.pid} is dead, and its parent {os.getpid()} has not reaped it" in capsys.readouterr().err
 
@@ -152,11 +161,8 @@ def test_a_process_that_ends_while_it_is_examined(capsys: pytest.CaptureFixture[
 
 
 def wait_for_python(pid: int) -> None:
-    for _ in range(200):
-        stat = read_stat(pid)
-        if stat is not None and stat.state == "S":
-            return
-        time.sleep(0.05)
+    """Until it reads its standard input."""
+    wait_until(lambda: "pipe" in Path(f"/proc/{pid}/wchan").read_text())
 
 
 def test_a_python_program_without_a_loader(capsys: pytest.CaptureFixture[str]) -> None:

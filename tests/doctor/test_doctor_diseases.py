@@ -5,7 +5,7 @@ All patients are run once, several at a time, when the first test asks; the test
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from _pytest.outcomes import Skipped
@@ -17,8 +17,15 @@ LIMIT_S = 10.0
 
 
 @pytest.fixture(scope="module")
-def visits() -> Iterator[dict[str, Visited | BaseException]]:
-    yield visit_all((*DISEASES, *HEALTHY))
+def visits(request: pytest.FixtureRequest) -> dict[str, Visited | BaseException]:
+    """Of the patients that the tests of this run are about, and no others."""
+    mine = [item for item in request.session.items if item.path == request.path]
+    return visit_all(list(dict.fromkeys(item.callspec.params["patient"] for item in mine if hasattr(item, "callspec"))))
+
+
+def each(patients: tuple[Patient, ...]) -> Any:
+    marked = [pytest.param(patient, id=patient.name, marks=[pytest.mark.slow] if patient.slow else []) for patient in patients]
+    return pytest.mark.parametrize("patient", marked)
 
 
 def visited(patient: Patient, visits: dict[str, Visited | BaseException]) -> Visited:
@@ -30,7 +37,7 @@ def visited(patient: Patient, visits: dict[str, Visited | BaseException]) -> Vis
     return found
 
 
-@pytest.mark.parametrize("patient", DISEASES, ids=lambda patient: patient.name)
+@each(DISEASES)
 def test_a_disease_is_found(patient: Patient, visits: dict[str, Visited | BaseException]) -> None:
     found = visited(patient, visits)
     verdict = found.verdict
@@ -47,7 +54,7 @@ def test_a_disease_is_found(patient: Patient, visits: dict[str, Visited | BaseEx
     assert found.took_s < LIMIT_S
 
 
-@pytest.mark.parametrize("patient", HEALTHY, ids=lambda patient: patient.name)
+@each(HEALTHY)
 def test_no_wolf_is_cried(patient: Patient, visits: dict[str, Visited | BaseException]) -> None:
     found = visited(patient, visits)
     assert not found.diagnosis.is_disease, found.diagnosis
@@ -57,7 +64,7 @@ def test_no_wolf_is_cried(patient: Patient, visits: dict[str, Visited | BaseExce
     assert [words for words in patient.says if words not in text] == [], text
 
 
-@pytest.mark.parametrize("patient", DISEASES, ids=lambda patient: patient.name)
+@each(DISEASES)
 def test_the_doctor_saw_all_it_could(patient: Patient, visits: dict[str, Visited | BaseException]) -> None:
     found = visited(patient, visits)
     assert found.exam.blindness == ()

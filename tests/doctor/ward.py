@@ -48,6 +48,8 @@ class Patient:
     """What verdict and evidence must mention; {key} is taken from the ready line."""
     disease: bool = True
     readies: int = 1
+    slow: bool = False
+    """Much like another one: only run with the slow tests."""
     room: Callable[[], Any] | None = None
     """A context manager that gives the patient what it needs: a command prefix and arguments (see rooms.py)."""
 

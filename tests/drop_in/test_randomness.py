@@ -85,9 +85,10 @@ def epochs_bytes(
 @ours_only
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda fn: fn.__name__)
 def test_the_number_of_workers_changes_nothing(sample: Callable[[int], Any]) -> None:
-    runs = {num_workers: epochs_bytes(sample, num_workers) for num_workers in WORKERS}
+    workers = WORKERS if sample in (random_sample, varying_count, late) else [0, 2, 3]
+    runs = {num_workers: epochs_bytes(sample, num_workers) for num_workers in workers}
     assert runs[0][0] != runs[0][1], "every epoch is new"
-    assert {num_workers: run == runs[0] for num_workers, run in runs.items()} == dict.fromkeys(WORKERS, True)
+    assert {num_workers: run == runs[0] for num_workers, run in runs.items()} == dict.fromkeys(workers, True)
 
 
 ARGUMENTS: dict[str, dict[str, Any]] = {

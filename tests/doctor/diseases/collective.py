@@ -9,6 +9,12 @@ import sys
 import tempfile
 import time
 
+if "RANK" not in os.environ:  # as torchrun does: one process per rank, its number in the environment
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {**os.environ, "STORE": os.path.join(folder, "store")}
+        ranks = [subprocess.Popen([sys.executable, *sys.argv], env={**settings, "RANK": rank}) for rank in "01"]
+        sys.exit(max(rank.wait() for rank in ranks))
+
 import torch
 import torch.distributed
 from patient import ready
@@ -42,11 +48,4 @@ def train(rank, store):
 
 
 if __name__ == "__main__":
-    if "RANK" in os.environ:
-        train(int(os.environ["RANK"]), os.environ["STORE"])
-    else:  # as torchrun does: one process per rank, its number in the environment
-        with tempfile.TemporaryDirectory() as folder:
-            store = os.path.join(folder, "store")
-            ranks = [subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "RANK": rank, "STORE": store}) for rank in "01"]
-            for rank in ranks:
-                rank.wait()
+    train(int(os.environ["RANK"]), os.environ["STORE"])

@@ -66,5 +66,8 @@ def exit_text(status: int | None) -> str:
 
 
 def command_text(command: tuple[str, ...], most: int = 80) -> str:
-    text = " ".join(command)
+    """The program by its last name; where that is still too long, all files by theirs."""
+    text = " ".join((*(word.rsplit("/", 1)[-1] for word in command[:1]), *command[1:]))
+    if len(text) > most:
+        text = " ".join(word.rsplit("/", 1)[-1] for word in command)
     return text if len(text) <= most else text[: most - 1] + "…"

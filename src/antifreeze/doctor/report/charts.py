@@ -41,7 +41,7 @@ def svg(chart: Chart, tick_text: Callable[[float], str]) -> str:
     )
 
 
-def nice_ticks(largest: float, most: int = 5) -> list[float]:
+def nice_ticks(largest: float, most: int = 4) -> list[float]:
     """0 and up to `most` round steps, the last at or above the largest value."""
     if largest <= 0:
         return [0.0, 1.0]
