@@ -73,6 +73,11 @@ def seed_datapipe(dataset: Any, shared_seed: int | None) -> Any:
     return _graph_settings.apply_random_seed(dataset, generator)
 
 
+def is_profiling() -> bool:
+    """torch's own iterator opens a record_function for every batch, which costs more than some batches."""
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
+
+
 default_collate: Callable[[list[Any]], Any] = _collate.default_collate
 default_convert: Callable[[Any], Any] = _collate.default_convert
 pin_batch: Callable[..., Any] = _pin.pin_memory

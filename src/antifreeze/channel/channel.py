@@ -20,7 +20,8 @@ from antifreeze.channel.messages import Message, decode, encode
 PACKET_BYTES = 48 * 1024
 _WHOLE, _IN_FILE = b"\x00", b"\x01"
 _ANCILLARY_BYTES = socket.CMSG_SPACE(5 * array.array("i").itemsize)
-_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+_CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+_NO_WAIT = int(socket.MSG_DONTWAIT)
 
 
 class Channel:
@@ -41,7 +42,7 @@ class Channel:
     def try_send(self, message: Message) -> bool:
         """False when the other end's queue is full."""
         try:
-            self._write(encode(message), (), socket.MSG_DONTWAIT)
+            self._write(encode(message), (), _NO_WAIT)
         except BlockingIOError:
             return False
         return True
@@ -64,7 +65,7 @@ class Channel:
     def try_receive(self) -> Message | None:
         """The next packet if one is there."""
         try:
-            return self._read(socket.MSG_DONTWAIT)
+            return self._read(_NO_WAIT)
         except (BlockingIOError, InterruptedError):
             return None
         except ConnectionError:

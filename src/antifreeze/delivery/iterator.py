@@ -42,6 +42,7 @@ from antifreeze.torch_private import (
     default_collate,
     is_datapipe,
     is_iterable_kind,
+    is_profiling,
     pin_batch,
     sharded_init_fn,
 )
@@ -331,6 +332,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return self._tickets - 1
 
     # --- delivering ---
+
+    def __next__(self) -> Any:
+        if self._map and not is_profiling():
+            data = self._next_data()
+            self._num_yielded += 1
+            return data
+        return super().__next__()
 
     def _next_data(self) -> Any:
         if self._closed:

@@ -92,6 +92,7 @@ class Ring:
 
     def quarantine(self, holder: int) -> None:
         """What is lent now may be seen by `holder` (a worker about to be forked, or a process that the user forked)."""
+        self._welcome_back()
         for slot in self._lent:
             self._quarantined.setdefault(slot, set()).add(holder)
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from operator import getitem
 from typing import Any
 
@@ -25,13 +26,14 @@ from torch.utils.data import Subset
 from antifreeze.errors import BadSample, BatchNotPicklable, LoadingError
 from antifreeze.slots import parcel
 from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, RowLayout, learn, transpose, write_column
-from antifreeze.torch_private import default_collate
+from antifreeze.torch_private import default_collate, default_convert
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.seeding import SampleSeeds
 from antifreeze.worker.slot_writer import SlotWriter
 
-_ROW, _INDEX = int(Word.ROW), int(Word.INDEX)
+_NONE = type(None)
+_ROW, _INDEX, _SAMPLES, _IS_TEXT = int(Word.ROW), int(Word.INDEX), int(Word.SAMPLES), int(Word.INDEX_IS_TEXT)
 
 
 @dataclass(frozen=True)
@@ -168,10 +170,11 @@ class SampleMaker:
     def collate(self, samples: Any, task: Task, seeds: SampleSeeds) -> Any:
         """The user's collate function (or torch's), seeded for this batch; its error names the sample that does not fit."""
         self._journal.stage(Stage.COLLATE)
-        if self._config.collate_fn is not default_collate:
-            seeds.for_batch(task.position, collating=True)
+        collate_fn = self._config.collate_fn
         try:
-            return self._config.collate_fn(samples)
+            if collate_fn is default_collate or collate_fn is default_convert:
+                return collate_fn(samples)
+            return seeds.around_batch(task.position, partial(collate_fn, samples), collating=True)
         except Exception as error:
             odd = self._odd_one(samples) if self._config.auto_collation and isinstance(samples, list) else None
             if odd is None:
@@ -229,19 +232,17 @@ class MapFetcher:
     def _fetch_one(self, task: Task) -> Any:
         self._journal.stage(Stage.FETCH)
         self._journal.at_key(0, task.indices)
-        self._seeds.for_batch(task.position)
         try:
-            return self._dataset[task.indices]
+            return self._seeds.around_batch(task.position, partial(self._get, task.indices))
         except BaseException as error:
             raise self._sample_error(error, task.indices, 0, task.position) from error
 
     def _fetch_many(self, task: Task) -> Any:
         self._journal.stage(Stage.FETCH)
-        self._journal.at_key(task.first_row, task.indices)
-        self._seeds.for_batch(task.position)
+        self._journal.at_key(task.first_row, task.indices[:4])
         assert self._get_many is not None
         try:
-            return self._get_many(task.indices)
+            return self._seeds.around_batch(task.position, partial(self._get_many, task.indices))
         except Exception as error:
             raise self._maker.fetch_error(error, "__getitems__", explanation=f"samples {few(task.indices)}") from error
 
@@ -280,6 +281,39 @@ class MapFetcher:
         words[Word.SAMPLES] += len(indices)
         return samples, failures
 
+    def _fetch_small(self, task: Task) -> tuple[list[Any], dict[int, Failure]]:
+        """What _fetch_each does, without a call of our own per sample, where the data set uses no random numbers."""
+        marks = self._seeds.watch_unused()
+        if marks is None:
+            return self._fetch_each(task)
+        indices, get, words, row = task.indices, self._get, self._journal.words, task.first_row
+        samples: list[Any] = []
+        failures: dict[int, Failure] = {}
+        add = samples.append
+        self._journal.stage(Stage.FETCH)
+        words[_IS_TEXT] = 0
+        while len(samples) < len(indices):
+            try:
+                for index in islice(indices, len(samples), None):
+                    words[_ROW] = row
+                    words[_INDEX] = index
+                    add(get(index))
+                    row += 1
+            except BaseException as error:
+                if type(index) is not int:
+                    return self._fetch_each(task)  # a key that is no number is noted in another way
+                number = len(samples)
+                wrapped = self._sample_error(error, index, task.first_row + number, task.position + number)
+                if not self._config.forgive:
+                    raise wrapped from error
+                failures[row] = wrapped.failure
+                add(None)
+                row += 1
+        words[_SAMPLES] += len(indices)
+        if self._seeds.late_use(marks) or (_NONE in set(map(type, samples)) and not failures):
+            return self._fetch_each(task)  # seeded, and with a word about the sample that is None
+        return samples, failures
+
     def _sample_error(self, error: BaseException, index: Any, row: int, position: int) -> FetchError:
         if isinstance(error, StopIteration) or (not isinstance(error, Exception) and self._config.worker is not None):
             # raised in the loop it would end the epoch silently, or the training, or look like the user's own Ctrl-C
@@ -295,7 +329,7 @@ class MapFetcher:
     def _load_rows(self, task: Task, began: int) -> Outcome:
         """Small rows are written together at the end; large ones at once, so that their memory serves the next sample."""
         if self._maker.rows_are_small:
-            samples, failures = self._fetch_each(task)
+            samples, failures = self._fetch_small(task)
             return self._finish(task, samples, failures, began)
         rows = _RowByRow(self._maker, task)
         try:

@@ -15,6 +15,7 @@ import array
 import ctypes
 import faulthandler
 import fcntl
+import gc
 import os
 import pickle
 import random
@@ -149,6 +150,7 @@ class _Worker:
             self._init_failure = Failure.of(error, stage="worker_init_fn", worker=spec.worker_id)
         moved = [generator for generator, mark in marks if spec.worker_init_fn is not None and generator.moved_since(mark)]
         self._seeds.leave_to_user(moved)
+        gc.freeze()  # what was inherited is not walked again, so its pages stay shared
         self._channel.send(Ready(sum(1 << self._generators.index(generator) for generator in moved)))
 
     def _new_fetcher(self) -> MapFetcher | StreamFetcher:

@@ -120,6 +120,7 @@ class SampleSeeds:
         self._unused: list[Generator] = list(global_generators() if generators is None else generators)
         self._used: list[Generator] = []
         self._warm_up_left = WARM_UP
+        self._batch_warm_up_left = WARM_UP
         self.begin_epoch(base_seed, epoch)
 
     def begin_epoch(self, base_seed: int, epoch: int) -> None:
@@ -147,11 +148,42 @@ class SampleSeeds:
             self._promote(late)
             self._fetch_used(position, done, count, fetch)
 
+    def watch_unused(self) -> list[tuple[Generator, Any]] | None:
+        """For a caller that loops by itself: marks to be given to `late_use`; None while samples must be seeded one by one."""
+        if self._warm_up_left or self._used:
+            return None
+        return [(generator, generator.mark()) for generator in self._unused]
+
+    def late_use(self, marks: list[tuple[Generator, Any]]) -> bool:
+        """Whether a generator was used after all; from now on it is seeded."""
+        late = [generator for generator, mark in marks if generator.moved_since(mark)]
+        self._promote(late)
+        return bool(late)
+
     def for_batch(self, position: int, collating: bool = False) -> None:
-        """Seeds everything once, for code that handles a batch at a time: __getitems__, iterables, collate functions."""
-        seed = mix(self.seed_of(position) ^ (_COLLATE if collating else 0))
+        """Seeds everything once, for code that handles a batch at a time and cannot be run again: iterables."""
+        seed = self._batch_seed(position, collating)
         for generator in (*self._used, *self._unused):
             generator.seed(seed)
+
+    def around_batch(self, position: int, call: Callable[[], Any], collating: bool = False) -> Any:
+        """What `call` returns, seeded once: __getitems__ and collate functions. As for samples, only generators in use are seeded
+        after the warm-up, and a late first use makes it run again."""
+        seed = self._batch_seed(position, collating)
+        warm = self._batch_warm_up_left > 0
+        self._batch_warm_up_left -= warm
+        for generator in (*self._used, *self._unused) if warm else self._used:
+            generator.seed(seed)
+        marks = [(generator, generator.mark()) for generator in self._unused]
+        result = call()
+        if self.late_use(marks) and not warm:
+            for generator in self._used:
+                generator.seed(seed)
+            return call()
+        return result
+
+    def _batch_seed(self, position: int, collating: bool) -> int:
+        return mix(self.seed_of(position) ^ (_COLLATE if collating else 0))
 
     def _fetch_used(self, position: int, begin: int, end: int, fetch: Callable[[int], None]) -> None:
         if not self._used:
@@ -184,13 +216,16 @@ class KeptState:
 
     def __init__(self, generators: Sequence[Generator] | None = None) -> None:
         self._generators = list(global_generators() if generators is None else generators)
+        self._saved: list[tuple[Any, Any]] = [(generator.mark(), generator.save()) for generator in self._generators]
 
     def run(self, call: Callable[[], Any]) -> Any:
-        saved = [(generator, generator.mark(), generator.save()) for generator in self._generators]
+        for number, generator in enumerate(self._generators):
+            if generator.moved_since(self._saved[number][0]):  # by the user's own code, since the last time
+                self._saved[number] = (generator.mark(), generator.save())
         try:
             return call()
         finally:
-            for generator, mark, state in saved:
+            for generator, (mark, state) in zip(self._generators, self._saved, strict=True):
                 if generator.moved_since(mark):
                     generator.restore(state)
 

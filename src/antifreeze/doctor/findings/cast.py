@@ -101,9 +101,9 @@ def _loader_case(process: Process, exam: Examination) -> LoaderCase:
     before, now = (loop_of(thread.first), loop_of(thread.last)) if thread else (Loop.UNKNOWN, Loop.UNKNOWN)
     frames = thread.last.frames if thread and thread.last else ()
     children = _children(process, exam)
-    workers = [_worker(child, process, exam) for child in children if is_worker(child) and child.state != "Z"]
+    workers = [_worker(child, process) for child in children if is_worker(child) and child.state != "Z"]
     if now is Loop.LOADING and thread is not None:
-        workers.append(_inline_worker(process, thread, exam))
+        workers.append(_inline_worker(process, thread))
     feeders = _queue_threads(process)
     seen = (before, *(loop_by_frames(glance) for glance in process.glances), now)
     return LoaderCase(
@@ -235,7 +235,7 @@ def doing_of(sample: ThreadSample | None) -> Doing:
     return Doing.CLOSING if any(frame.name == "_exit_function" for frame in sample.frames) else Doing.STARTING
 
 
-def _worker(process: Process, parent: Process, exam: Examination) -> Worker:
+def _worker(process: Process, parent: Process) -> Worker:
     if process.last is not None and process.last.journal is not None:
         return _our_worker(process, process.last.journal)
     thread = process.main
@@ -315,7 +315,7 @@ def _typical_s(age_s: float, busy_s: float | None, batch: int | None, count: int
     return max(0.0, age_s - busy_s) / (batch // count)
 
 
-def _inline_worker(process: Process, thread: Thread, exam: Examination) -> Worker:
+def _inline_worker(process: Process, thread: Thread) -> Worker:
     first, last = thread.first, thread.last
     frames = above(last.frames, "_next_data", LOADER) if last else ()
     same = (

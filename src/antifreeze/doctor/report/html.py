@@ -92,7 +92,7 @@ def _table_row(row: ProcessRow) -> str:
     numbers = "".join(
         f'<td class="number">{text}</td>' for text in (percent(row.cpu_share), bytes_text(row.private), bytes_text(row.shared))
     )
-    doing = f"{escape(row.doing)}<br><small>{escape(row.where or row.command)}</small>"
+    doing = f"{escape(row.doing)}<br><small>{escape(row.where)}</small>" if row.where else escape(row.doing)
     return f"<tr><td>{row.pid}</td><td>{escape(row.who)}</td>{numbers}<td>{doing}</td></tr>"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from antifreeze.doctor.facts.model import Examination, Process
-from antifreeze.doctor.findings.case import Case, LoaderCase, Worker
+from antifreeze.doctor.findings.case import Case, Doing, LoaderCase, Worker
 from antifreeze.doctor.findings.frames import Frames, place, short
 from antifreeze.doctor.findings.waits import Wait, WaitKind, wait_of
 from antifreeze.doctor.findings.words import command_text, exit_text
@@ -87,7 +87,8 @@ def waiting_text(wait: Wait) -> str:
 def _where(process: Process, loader: LoaderCase | None, worker: Worker | None) -> str:
     frames: Frames = process.main.last.frames if process.main and process.main.last else ()
     frame = loader.place if loader else worker.place if worker else place(frames)
-    return short(frame) if frame else ""
+    idle = worker is not None and worker.doing is Doing.IDLE
+    return short(frame) if frame and not idle else ""
 
 
 def _memory(process: Process) -> tuple[int | None, int | None]:
