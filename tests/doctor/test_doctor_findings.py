@@ -434,3 +434,10 @@ def test_a_worker_that_unpickles_for_long_is_starting_and_not_stuck() -> None:
     diagnosis = diagnose(exam(loop_process(), process(W0, importing, age_s=300.0)))
     assert diagnosis.verdict.code == "starting-workers"
     assert not diagnosis.is_disease
+
+
+def test_a_worker_that_fell_asleep_just_after_the_first_look_is_still_seen() -> None:
+    found, descriptors = reads("fifo", "/data/fifo")
+    first, last = sample(loading(0), asleep_s=0.01), sample(loading(0), switches=11, asleep_s=2.9, call=found)
+    worker = process(W0, thread(W0, first, last), feeder(301), descriptors=descriptors)
+    assert diagnose(exam(loop_process(), worker)).verdict.code == "blocked-on-fifo"

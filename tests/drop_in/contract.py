@@ -39,6 +39,9 @@ EVERYTHING = "ANTIFREEZE_CONTRACT_EVERYTHING" in os.environ  # also our own prom
 ours_only = pytest.mark.skipif(CLASS_UNDER_TEST != "antifreeze" and not EVERYTHING, reason="a promise torch does not make")
 stateful_only = pytest.mark.skipif(CLASS_UNDER_TEST == "torch", reason="torch has no state_dict")
 
+REPEATS = pytest.mark.filterwarnings("ignore:antifreeze. two workers began with the same samples")
+"""For streams that are the same in every worker on purpose: we say so, torch does not; the batches are torch's."""
+
 TOO_MANY_WORKERS = "This DataLoader will create"  # torch warns above the number of cores; how many we have is no contract
 
 

@@ -175,6 +175,8 @@ class Saved:
     torch_rng: torch.Tensor
     taken: int
     """Batches delivered when it was taken."""
+    epoch: int = 0
+    """The one that comes next, for samplers that must be told."""
 
 
 @dataclass
@@ -205,7 +207,8 @@ def uninterrupted(case: Case, num_workers: int, cls: Any = Ours, **more: Any) ->
         whole.first.append(batch)
         save(str(number))
     save("end")
-    whole.second = drain(loader)
+    whole.saved["end"].epoch = 1
+    whole.second = drain_epoch(loader, 1)
     return whole
 
 
@@ -224,7 +227,13 @@ def resume(case: Case, saved: Saved, num_workers: int, cls: Any = Ours, *, resto
     loader.load_state_dict(saved.state)
     if restore_rng:
         torch.set_rng_state(saved.torch_rng)
-    return loader, [drain(loader), drain(loader)]
+    return loader, [drain_epoch(loader, saved.epoch), drain_epoch(loader, saved.epoch + 1)]
+
+
+def drain_epoch(loader: Any, epoch: int) -> list[Any]:
+    if isinstance(loader.sampler, DistributedSampler):
+        loader.sampler.set_epoch(epoch)
+    return drain(loader)
 
 
 def bytes_of(batches: list[Any]) -> list[bytes]:

@@ -27,7 +27,7 @@ from torch.utils.data import (
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.map import SequenceWrapper
 
-from .contract import Case, Ours, Torchs, assert_same, assert_same_outcome, drain, rows, run, tree_bytes
+from .contract import REPEATS, Case, Ours, Torchs, assert_same, assert_same_outcome, drain, rows, run, tree_bytes
 from .datasets import (
     Count,
     Echo,
@@ -42,6 +42,8 @@ from .datasets import (
     Squares,
     WholeBatch,
 )
+
+pytestmark = REPEATS
 
 
 class Backwards(Sampler):  # type: ignore[type-arg]

@@ -168,7 +168,8 @@ def heard(cls: Any, dataset: Any, kwargs: dict[str, Any], *, ask_length: bool) -
         if ask_length:
             len(loader)
         list(loader)
-    return [(warning.category, str(warning.message)) for warning in caught]
+    said = [(warning.category, str(warning.message)) for warning in caught]
+    return [(category, text) for category, text in said if not text.startswith("antifreeze:")]  # ours come beside torch's
 
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

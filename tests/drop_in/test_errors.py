@@ -10,8 +10,23 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from .contract import Case, Ours, Torchs, assert_same, assert_same_error, assert_same_outcome, drain, ours_only, rows, run, without_frames
+from .contract import (
+    REPEATS,
+    Case,
+    Ours,
+    Torchs,
+    assert_same,
+    assert_same_error,
+    assert_same_outcome,
+    drain,
+    ours_only,
+    rows,
+    run,
+    without_frames,
+)
 from .datasets import Failing, FailingIterable, Samples, Squares
+
+pytestmark = REPEATS
 
 
 class OneWord(Exception):

@@ -17,8 +17,10 @@ from torch.utils.data import (
 )
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from .contract import Case, Ours, Torchs, assert_same, build, drain, rng_states, rows, seed_all
+from .contract import REPEATS, Case, Ours, Torchs, assert_same, build, drain, rng_states, rows, seed_all
 from .datasets import Count, Sharded, Squares
+
+pytestmark = REPEATS
 
 WEIGHTS = [0.1, 0.9, 0.4, 2.0, 0.5, 0.01, 1.0]
 

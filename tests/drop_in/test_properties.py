@@ -11,8 +11,10 @@ import torch
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from .contract import Case, Ours, Torchs, assert_same_outcome, run
+from .contract import REPEATS, Case, Ours, Torchs, assert_same_outcome, run
 from .datasets import Pair, Samples, Sharded, Squares
+
+pytestmark = REPEATS
 
 Make = Callable[[int], Any]
 QUIET = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": list(HealthCheck)}

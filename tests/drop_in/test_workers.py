@@ -15,8 +15,10 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from .contract import Ours, Torchs, assert_same, build, drain, ours_only
+from .contract import REPEATS, Ours, Torchs, assert_same, build, drain, ours_only
 from .datasets import Count, Info, Pinnable, Remembering, Samples, Sharded, Squares
+
+pytestmark = REPEATS
 
 
 def wait_until(true: Callable[[], bool], limit_s: float = 20.0) -> None:
@@ -148,6 +150,7 @@ def test_a_stream_in_spawned_workers() -> None:
 WORD = "as imported"
 
 
+@pytest.mark.filterwarnings("ignore:antifreeze. dataset.handle .* was opened before the workers are forked")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_workers_know_what_the_parent_knew(num_workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Globals as they are now; locks, lambdas, local classes and open files in the data set."""

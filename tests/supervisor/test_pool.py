@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import select
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -111,6 +112,7 @@ def end(loader: DataLoader) -> None:
         iterator.close()
         for worker in iterator.pool.crew.abandoned:
             worker.kill()
+            select.select([worker.pidfd], [], [])  # until it is gone
             worker.reap()
             worker.let_go()
 

@@ -136,4 +136,5 @@ def test_a_stop_iteration_does_not_end_the_epoch(bench: Any) -> None:
 
     with pytest.raises(FetchError) as refused:
         bench(make).load([3])
-    assert "would end the epoch silently" in refused.value.failure.message
+    assert refused.value.failure.type_name == "LoadingError"
+    assert "__getitem__ raised StopIteration" in refused.value.failure.message

@@ -123,10 +123,9 @@ class SampleMaker:
 
     def write_rows(self, task: Task, layout: RowLayout, samples: list[Any], first_row: int) -> None:
         """Raises Irregular where one of them does not fit."""
-        columns = self._writer.columns(task.slot, layout, task.batch_rows)
-        end = first_row + len(samples)
-        for leaf, into, column in zip(layout.leaves, columns, transpose(layout, samples), strict=True):
-            write_column(leaf, into[first_row:end], column)
+        rows = self._writer.rows(task.slot, layout, task.batch_rows, first_row, first_row + len(samples))
+        for leaf, into, column in zip(layout.leaves, rows, transpose(layout, samples), strict=True):
+            write_column(leaf, into, column)
 
     def pack(self, task: Task, collated: Any, rows: int, fetch_ns: int, collate_ns: int) -> Packed:
         began = time.perf_counter_ns()
@@ -217,7 +216,7 @@ class MapFetcher:
         if self._get_many is not None:
             return self._finish(task, self._fetch_many(task), {}, began)
         if not self._maker.may_write_rows or not task.indices:
-            samples, failures = self._fetch_each(task)
+            samples, failures = self._fetch_small(task)
             return self._finish(task, samples, failures, began)
         return self._load_rows(task, began)
 
@@ -310,7 +309,8 @@ class MapFetcher:
                 add(None)
                 row += 1
         words[_SAMPLES] += len(indices)
-        if self._seeds.late_use(marks) or (_NONE in set(map(type, samples)) and not failures):
+        odd = self._maker.may_write_rows and _NONE in set(map(type, samples)) and not failures
+        if self._seeds.late_use(marks) or odd:
             return self._fetch_each(task)  # seeded, and with a word about the sample that is None
         return samples, failures
 

@@ -62,6 +62,7 @@ STACK_SIGNAL = signal.SIGRTMAX - 7
 _F_SETSIG = 10
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
 _KEEP_FREED_BYTES = 1 << 30
+_LARGEST_ON_HEAP_BYTES = 1 << 25  # glibc refuses more
 _GPU_DEVICES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
 
 
@@ -309,7 +310,7 @@ def _keep_freed_memory() -> None:
     """Freed memory stays in the allocator: a fresh page costs more than what is written to it."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, _KEEP_FREED_BYTES)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP_BYTES)
         libc.mallopt(_M_TRIM_THRESHOLD, _KEEP_FREED_BYTES)
 
 

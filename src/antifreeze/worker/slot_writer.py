@@ -17,6 +17,7 @@ class SlotWriter:
         self._limit_bytes = min(limit_bytes or SLOT_STRIDE, SLOT_STRIDE)
         self._limit_name = limit_name
         self._columns: dict[tuple[int, int, int], list[torch.Tensor]] = {}
+        self._offsets: dict[tuple[int, int], list[int]] = {}
 
     def columns(self, slot: int, layout: RowLayout, rows: int) -> list[torch.Tensor]:
         """The columns of a batch of `rows` rows in this slot."""
@@ -31,16 +32,32 @@ class SlotWriter:
                     f"{max(1, self._limit_bytes // max(1, layout.row_bytes)):,} or less would"
                 )
             columns = layout.columns(self._room(slot, size), rows)
+            self._offsets[layout.key, rows] = layout.offsets(rows)
             if len(self._columns) >= _KEPT_VIEWS:
                 self._columns.clear()
             self._columns[key] = columns
         return columns
 
+    def rows(self, slot: int, layout: RowLayout, batch_rows: int, first: int, end: int) -> list[torch.Tensor]:
+        """Rows first … end of each column, ready to be written."""
+        columns = self.columns(slot, layout, batch_rows)
+        for leaf, offset in zip(layout.leaves, self._offsets[layout.key, batch_rows], strict=False):
+            self._take_pages(slot, offset + first * leaf.row_bytes, offset + end * leaf.row_bytes)
+        return [column[first:end] for column in columns]
+
     def room(self, slot: int, size_bytes: int) -> Mapping:
         """At least `size_bytes` of the slot, for a parcel."""
         if size_bytes > self._limit_bytes:
             raise BatchTooLarge(f"a batch of {size_bytes:,} bytes does not fit into {self._limit_name} ({self._limit_bytes:,} bytes)")
-        return self._room(slot, size_bytes)
+        room = self._room(slot, size_bytes)
+        self._take_pages(slot, 0, size_bytes)
+        return room
+
+    def _take_pages(self, slot: int, begin: int, end: int) -> None:
+        try:
+            self._arena.take_pages(slot, begin, end)
+        except OSError as error:
+            raise BatchTooLarge(f"{error.strerror}; a smaller batch, or more memory, would help") from None
 
     def _room(self, slot: int, size_bytes: int) -> Mapping:
         if self._arena.mapped_bytes(slot) < size_bytes:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+REST_SHARE = 0.75
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -89,6 +91,14 @@ class Thread:
     @property
     def cpu_used_s(self) -> float:
         return self.last.cpu_s - self.first.cpu_s if self.first and self.last else 0.0
+
+    def rested(self, window_s: float) -> bool:
+        """It slept for most of the window, up to now; where the kernel does not tell since when, it did not run once in it."""
+        if self.first is None or self.last is None or self.last.state == "R":
+            return False
+        if self.last.asleep_s is not None:
+            return self.last.asleep_s >= REST_SHARE * window_s
+        return self.first.switches == self.last.switches
 
     def cpu_share(self, window_s: float) -> float:
         return min(1.0, self.cpu_used_s / window_s) if window_s > 0 else 0.0

@@ -14,7 +14,7 @@ from antifreeze.doctor.findings.words import seconds_text
 
 def gil_held(case: Case) -> Iterator[Finding]:
     for process in case.exam.processes:
-        thread = next((each for each in process.threads if _sleeps_with_gil(each)), None)
+        thread = next((each for each in process.threads if _sleeps_with_gil(each, case.window_s)), None)
         waiting = [each for each in process.threads if each is not thread and each.last and each.last.frames]
         if thread is None or thread.last is None or not waiting:
             continue
@@ -25,7 +25,7 @@ def gil_held(case: Case) -> Iterator[Finding]:
             "gil-held",
             f"thread {thread.python_name!r} of {who} sleeps in native code and keeps the GIL: no other Python thread there can run{at}",
             evidence=[
-                "it owns the GIL in both looks and did not run once between them",
+                "it owns the GIL in both looks, and slept between them",
                 f"it is in the system call {wait_of(process, thread).call or 'unknown'}(), for {seconds_text(thread.last.asleep_s)} now",
                 f"{len(waiting)} other Python threads wait, the main one at {_main_place(process)}",
             ],
@@ -38,9 +38,9 @@ def gil_held(case: Case) -> Iterator[Finding]:
         )
 
 
-def _sleeps_with_gil(thread: Thread) -> bool:
+def _sleeps_with_gil(thread: Thread, window_s: float) -> bool:
     first, last = thread.first, thread.last
-    return bool(first and last and first.owns_gil and last.owns_gil and last.state in ("S", "D") and first.switches == last.switches)
+    return bool(first and last and first.owns_gil and last.owns_gil and last.state in ("S", "D") and thread.rested(window_s))
 
 
 def _main_place(process: Process) -> str:

@@ -51,11 +51,8 @@ def is_innocent(loader: LoaderCase) -> bool:
     return bool(loader.workers) and all(worker.doing is Doing.IDLE for worker in loader.workers)
 
 
-def has_slept(loader: LoaderCase) -> bool:
-    thread = loader.thread
-    if thread is None or thread.first is None or thread.last is None or thread.last.state == "R":
-        return False
-    return thread.first.switches == thread.last.switches
+def has_slept(loader: LoaderCase, case: Case) -> bool:
+    return loader.thread is not None and loader.thread.rested(case.window_s)
 
 
 def _in(loader: LoaderCase) -> str:
@@ -74,7 +71,7 @@ def _where(frame: Frame | None) -> str:
 def loop_in_collective(case: Case) -> Iterator[Finding]:
     """It waits for other ranks; on which of them the blame lies, the other findings say."""
     for loader in case.loaders:
-        if loader.loop is not Loop.COMPUTING or kind_of(loader.frames) != COLLECTIVE or not has_slept(loader):
+        if loader.loop is not Loop.COMPUTING or kind_of(loader.frames) != COLLECTIVE or not has_slept(loader, case):
             continue
         others = [each for each in case.loaders if each is not loader]
         yield finding(
@@ -100,7 +97,7 @@ def loop_in_collective(case: Case) -> Iterator[Finding]:
 def loop_blocked(case: Case) -> Iterator[Finding]:
     """The loop sleeps in its own code, while its workers wait for it."""
     for loader in case.loaders:
-        if loader.loop is not Loop.COMPUTING or not has_slept(loader) or not is_innocent(loader) or loader.moved:
+        if loader.loop is not Loop.COMPUTING or not has_slept(loader, case) or not is_innocent(loader) or loader.moved:
             continue
         if kind_of(loader.frames) == COLLECTIVE or loader.wait.kind in (WaitKind.STOPPED, WaitKind.NOTHING):
             continue
@@ -126,7 +123,7 @@ def loop_blocked(case: Case) -> Iterator[Finding]:
 def loop_is_slow(case: Case) -> Iterator[Finding]:
     """The loop works, hardly ever waits for data, and every worker waits for it."""
     for loader in case.loaders:
-        if loader.loop is not Loop.COMPUTING or has_slept(loader) or not is_innocent(loader) or loader.waiting_share > SELDOM:
+        if loader.loop is not Loop.COMPUTING or has_slept(loader, case) or not is_innocent(loader) or loader.waiting_share > SELDOM:
             continue
         kind = main_kind(loader)
         if loader.moved and _loop_activity(loader) < BUSY and kind == OWN_CODE:

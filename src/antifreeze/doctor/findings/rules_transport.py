@@ -140,7 +140,7 @@ def pin_thread_stuck(case: Case) -> Iterator[Finding]:
         if thread is None or thread.first is None or thread.last is None or loader.loop is not Loop.WAITING:
             continue
         inner = above(thread.last.frames, "do_one_step", "pin_memory.py")
-        if _fetches(inner) or thread.first.switches != thread.last.switches:
+        if _fetches(inner) or not thread.rested(case.window_s):
             continue
         where, wait = place(inner), wait_of(loader.process, thread)
         yield finding(

@@ -27,11 +27,7 @@ def blocked_workers(case: Case, *kinds: WaitKind) -> list[Worker]:
 
 
 def slept_through(worker: Worker, window_s: float) -> bool:
-    """It did not run once between the looks."""
-    thread = worker.thread
-    if thread is None or thread.first is None or thread.last is None:
-        return False
-    return thread.first.switches == thread.last.switches and (thread.last.asleep_s or window_s) >= 0.9 * window_s
+    return worker.thread is not None and worker.thread.rested(window_s)
 
 
 def confidence_of(stalled_s: float | None, typical_s: float | None, *, quiet: bool = False) -> Confidence:

@@ -18,7 +18,6 @@ Line = tuple[str, str]
 """(style, text)"""
 
 COLOURS = {Severity.DISEASE: "bold red", Severity.SLOW: "bold yellow", Severity.NOTE: "bold cyan", Severity.HEALTHY: "bold green"}
-STATES = {"R": "runs", "S": "sleeps", "D": "sleeps, cannot be interrupted", "T": "stopped", "t": "traced", "Z": "dead", "I": "idle"}
 
 
 def text_lines(exam: Examination, diagnosis: Diagnosis, *, all_stacks: bool = False) -> Iterator[Line]:
