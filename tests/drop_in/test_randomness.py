@@ -109,8 +109,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 def test_no_argument_changes_that(name: str) -> None:
     kwargs = ARGUMENTS[name]
     of_workers_only = {"persistent_workers", "prefetch_factor"} & set(kwargs)
-    runs = [epochs_bytes(random_sample, n, epochs=3, **({} if of_workers_only and not n else kwargs)) for n in (0, 2, 3)]
-    assert len(set(runs[1])) == 3, "every epoch is new"
+    epochs = 3 if "persistent_workers" in kwargs else 2
+    runs = [epochs_bytes(random_sample, n, epochs=epochs, **({} if of_workers_only and not n else kwargs)) for n in (0, 2, 3)]
+    assert len(set(runs[1])) == epochs, "every epoch is new"
     if "persistent_workers" in kwargs:  # torch draws a base seed per epoch only where workers are new, and so do we
         assert runs[1] == runs[2]
         assert runs[0][0] == runs[1][0]
@@ -228,7 +229,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("init", "sample"), ROWS, ids=[f"{init.__name__}-{sample.__name__}" for init, sample in ROWS])
-@pytest.mark.parametrize("num_workers", [1, 2, 3])
+@pytest.mark.parametrize("num_workers", [2, 3])
 def test_who_seeds_by_himself_gets_what_torch_gives_him(
     init: Callable[[int], None], sample: Callable[[int], Any], num_workers: int
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from antifreeze.slots.arena import SLOT_STRIDE, Arena
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 STEP = 1 << 16
+BLOCK = 1 << 21
 
 
 def view(mapped: Any) -> memoryview:
@@ -68,8 +70,8 @@ def test_every_process_with_the_descriptor_sees_the_same(arena: Arena) -> None:
 def test_discarding_gives_the_memory_back_for_everybody(arena: Arena) -> None:
     other = Arena(os.dup(arena.descriptor))
     held = other.map(1, 8 * STEP)
-    view(held)[:4] = b"full"
-    arena.map(0, STEP)
+    view(held)[:] = b"x" * len(held)
+    view(arena.map(0, STEP))[:] = b"x" * STEP
     assert arena.used_bytes() == 9 * STEP
     arena.discard(1)
     assert arena.used_bytes() == STEP
@@ -81,14 +83,34 @@ def test_discarding_gives_the_memory_back_for_everybody(arena: Arena) -> None:
 def test_forgetting_keeps_the_memory(arena: Arena) -> None:
     view(arena.map(0, 10))[:2] = b"hi"
     arena.forget(0)
-    assert (arena.mapped_bytes(0), arena.used_bytes()) == (0, STEP)
+    assert (arena.mapped_bytes(0), arena.used_bytes()) == (0, PAGE)
     assert read(arena.map(0, 10), 0, 2) == b"hi"
 
 
-def test_memory_is_taken_when_a_slot_is_mapped_not_when_it_is_touched(arena: Arena) -> None:
+def test_pages_are_taken_before_they_are_written_to_a_block_at_a_time(arena: Arena) -> None:
+    arena.map(5, 3 * BLOCK)
     assert arena.used_bytes() == 0
-    arena.map(5, 3 * STEP)
-    assert arena.used_bytes() == 3 * STEP
+    arena.take_pages(5, BLOCK + 10, BLOCK + 20)
+    assert arena.used_bytes() == BLOCK
+    arena.take_pages(5, BLOCK, 2 * BLOCK)
+    assert arena.used_bytes() == BLOCK
+    arena.take_pages(5, BLOCK - 1, 2 * BLOCK + 1)
+    assert arena.used_bytes() == 3 * BLOCK
+
+
+def test_the_last_block_of_a_slot_ends_with_the_slot(arena: Arena) -> None:
+    arena.map(5, STEP)
+    arena.take_pages(5, 0, STEP)
+    assert arena.used_bytes() == STEP
+
+
+def test_pages_that_are_not_to_be_had_are_an_error_before_they_are_touched(arena: Arena) -> None:
+    arena.map(0, 3 * BLOCK)
+    os.ftruncate(arena.descriptor, 2 * BLOCK)  # as if there were no more: whoever touches the rest gets a bus error
+    arena.take_pages(0, 0, 2 * BLOCK)
+    with pytest.raises(OSError, match="cannot get") as refused:
+        arena.take_pages(0, 2 * BLOCK, 2 * BLOCK + 1)
+    assert refused.value.errno == errno.ENOMEM
 
 
 def test_it_has_no_name_anywhere(arena: Arena) -> None:
@@ -156,21 +178,37 @@ try:
     slots.map(1, 512 * MIB)
 except OSError as error:
     print(type(error).__name__, error.errno)
-print(len(slots.map(1, MIB)) // MIB, slots.used_bytes() // MIB)
+print(len(slots.map(1, MIB)) // MIB)
 """
-    assert in_a_process(program).splitlines() == ["OSError 12", "1 2"]
+    assert in_a_process(program).splitlines() == ["OSError 12", "1"]
 
 
-def test_a_small_limit_on_the_size_of_files_does_not_matter() -> None:
-    """`ulimit -S -f`: nothing of a slot is a file to the user."""
+def test_with_a_small_limit_on_the_size_of_files_slots_are_smaller_and_what_is_too_large_says_why() -> None:
     program = """
-resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (512 * MIB, 512 * MIB))
 slots = arena.Arena.create()
 for slot in range(3):
     view(slots.map(slot, 4 * MIB))[-5:] = b"there"
-print([bytes(view(slots.map(slot, 4 * MIB))[-5:]).decode() for slot in range(3)], resource.getrlimit(resource.RLIMIT_FSIZE)[0])
+print([bytes(view(slots.map(slot, 4 * MIB))[-5:]).decode() for slot in range(3)])
+slots.discard(1)
+print([bytes(view(slots.map(slot, 4 * MIB))[-5:]) == b"there" for slot in range(3)])
+try:
+    slots.map(3, 4 * MIB + 1)
+except OSError as error:
+    print("ulimit -f" in str(error))
 """
-    assert in_a_process(program) == "['there', 'there', 'there'] 1048576"
+    assert in_a_process(program).splitlines() == ["['there', 'there', 'there']", "[True, False, True]", "True"]
+
+
+def test_with_hardly_any_file_size_at_all_it_says_so_too() -> None:
+    program = """
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+try:
+    arena.Arena.create().map(0, 10)
+except OSError as error:
+    print("ulimit -f" in str(error))
+"""
+    assert in_a_process(program) == "True"
 
 
 def test_the_last_byte_of_a_slot_lies_before_the_next() -> None:

@@ -17,7 +17,7 @@ from .world import World
 
 STEPS = 60
 thorough = settings(
-    max_examples=80,
+    max_examples=60,
     stateful_step_count=STEPS,
     phases=[Phase.generate],  # add Phase.shrink to see a smaller world that fails; it takes minutes
     deadline=None,

@@ -5,6 +5,7 @@ freeze: the pipe holds half a message, and every other worker waits for the queu
 """
 
 import os
+import pathlib
 import signal
 import time
 
@@ -24,14 +25,19 @@ def first(samples):
     return samples[0]
 
 
+def is_sending(pid):
+    return any("pipe_write" in wchan.read_text() for wchan in pathlib.Path(f"/proc/{pid}/task").glob("*/wchan"))
+
+
 if __name__ == "__main__":
     batches = iter(DataLoader(Texts(), batch_size=1, num_workers=2, collate_fn=first))
     victim = next(batches)["pid"]
     next(batches)
     try:
-        time.sleep(1.0)  # a training step, in which worker 0 fills its pipe
+        while not is_sending(victim):  # a training step, in which worker 0 fills its pipe
+            time.sleep(0.01)
         os.kill(victim, signal.SIGKILL)
-        time.sleep(5.0)
+        time.sleep(60.0)
     except RuntimeError as error:
         print(f"ignored: {error}", flush=True)
     ready_soon(victim=victim)
