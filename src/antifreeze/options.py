@@ -85,7 +85,7 @@ def parse_bytes(name: str, value: int | str | None) -> int | None:
         return value
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", value) if isinstance(value, str) else None
     unit = _UNITS.get(match.group(2).lower()) if match else None
-    if match is None or unit is None or float(match.group(1)) <= 0:
+    if match is None or unit is None or not 1 <= float(match.group(1)) * unit < 2**63:
         raise OptionError(f'{name}={value!r}: expected a number of bytes above 0, such as 4_000_000_000 or "4GiB"')
     return int(float(match.group(1)) * unit)
 
@@ -111,7 +111,7 @@ def _max_bad_samples(value: Any) -> int | float | None:
 def _seconds(name: str, value: Any) -> float | None:
     if value is None:
         return None
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e300:
         return float(value)
     raise OptionError(f"{name}={value!r}: expected seconds above 0, or None to switch it off")
 
@@ -129,6 +129,7 @@ def _path(name: str, value: Any) -> str | None:
 def read_quarantine(path: str) -> frozenset[str]:
     """The samples that a bad_samples_file of an earlier run lists, each as the repr of its index."""
     listed = set()
+    number = 0
     try:
         with open(path) as lines:
             for number, line in enumerate(lines, 1):

@@ -73,6 +73,13 @@ def seed_datapipe(dataset: Any, shared_seed: int | None) -> Any:
     return _graph_settings.apply_random_seed(dataset, generator)
 
 
+def forget_sparse_tensors() -> None:
+    """Unpickling a sparse tensor puts it on a list that only torch.load empties: it would live for ever."""
+    waiting = getattr(torch._utils, "_sparse_tensors_to_validate", None)
+    if waiting:
+        waiting.clear()
+
+
 def is_profiling() -> bool:
     """torch's own iterator opens a record_function for every batch, which costs more than some batches."""
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]

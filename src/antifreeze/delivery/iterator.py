@@ -279,6 +279,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._moved_up_before = 0
         elif planned.number not in self.cursor.delivered.beyond:
             self._planned.append(planned)
+        else:
+            self.cursor.delivered = self.cursor.delivered.add(planned)  # delivered early, before the resume
 
     def _submit(self) -> None:
         room = self._room()

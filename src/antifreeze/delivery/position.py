@@ -33,7 +33,7 @@ class MapDelivered:
         if planned.number != self.position.batches:
             after = (*self._after, (planned.number, planned.after))
             return replace(self, beyond=self.beyond | {planned.number}, _after=after)
-        position, beyond, waiting = planned.after, set(self.beyond), dict(self._after)
+        position, beyond, waiting = planned.after, set(self.beyond) - {planned.number}, dict(self._after)
         while position.batches in waiting:
             beyond.discard(position.batches)
             position = waiting.pop(position.batches)

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -134,7 +135,17 @@ def learn(sample: Any) -> RowLayout | None:
         return None
     leaves: list[Leaf] = []
     _collect(tree, leaves)
-    return RowLayout(tree, tuple(leaves)) if leaves else None
+    layout = RowLayout(tree, tuple(leaves)) if leaves else None
+    return layout if _can_be_told(layout) else None
+
+
+def _can_be_told(layout: RowLayout | None) -> bool:
+    """A namedtuple made inside a function has no name by which the parent could find it."""
+    try:
+        pickle.dumps(layout)
+    except Exception:
+        return False
+    return True
 
 
 def transpose(layout: RowLayout, samples: Sequence[Any]) -> list[Sequence[Any]]:

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from antifreeze.torch_private import forget_sparse_tensors
+
 ALIGNMENT = 64
 _PARTS_BEFORE_BUFFERS = 2
 _GRAIN = 16  # parts of a storage begin at multiples of this, so that every dtype stays aligned
@@ -83,7 +85,9 @@ def unpack(owner: Any) -> Any:
     tensors = [_restore(storages, *row) for row in table]
     unpickler = _Unpickler(io.BytesIO(parts[0]), buffers=parts[_PARTS_BEFORE_BUFFERS + storage_count :])
     unpickler.tensors = tensors
-    return unpickler.load()
+    batch = unpickler.load()
+    forget_sparse_tensors()
+    return batch
 
 
 # --- pickling ---------------------------------------------------------------------------------------------------------

@@ -64,9 +64,10 @@ class Ring:
         self._filling.discard(slot)
         self._free.append(slot)
 
-    def recall_filling(self) -> None:
-        """The workers that were filling them are gone."""
-        self._free.extend(self._filling)
+    def recall_filling(self, usable: bool = True) -> None:
+        """The workers that were filling them are gone; `usable`: all of them, so nobody writes there any more."""
+        if usable:
+            self._free.extend(self._filling)
         self._filling.clear()
 
     def abandon(self, slot: int) -> None:

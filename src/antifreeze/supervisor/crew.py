@@ -47,7 +47,7 @@ class Crew:
                 self.abandoned += end_all(workers)
                 for worker in workers:
                     self.ring.release_quarantine(worker.key)
-                self.ring.recall_filling()
+                self.ring.recall_filling(usable=not self.abandoned)
         finally:
             self.poll.close()
             self.journal.close()

@@ -32,6 +32,7 @@ from antifreeze.channel.messages import (
     Ready,
     RowsDone,
     SampleFailed,
+    Stop,
     StreamEnded,
     StreamState,
     TaskFailed,
@@ -263,7 +264,11 @@ class Pool:
         for number, worker in enumerate(self.crew.workers):
             if worker is None:
                 continue
-            unread = tuple(message.task for message in worker.take_back() if isinstance(message, Work))
+            messages = worker.take_back()
+            for message in messages:
+                if isinstance(message, Stop):
+                    self._send(worker, message)
+            unread = tuple(message.task for message in messages if isinstance(message, Work))
             self.state.take_back_to_backlog(TakenBack(number, unread))
 
     # --- waiting ---
@@ -358,8 +363,11 @@ class Pool:
     def _ended(self, event: TaskEnded) -> None:
         batch_number = self.state.batch_of(event.task)
         if batch_number is not None and event.ending in (Ending.ROWS, Ending.PARCEL):
-            stream = self.state.batches[batch_number].stream
-            if stream is not None:
+            batch = self.state.batches[batch_number]
+            stream = batch.stream
+            if stream is not None and batch.discarded:
+                self._last_stream_state.pop(stream, None)
+            elif stream is not None:
                 self._stream_advanced(stream, batch_number, event.rows)
         self._failed_starts = 0
         self._perform(self.state.handle(event))
@@ -368,7 +376,7 @@ class Pool:
     def _stream_advanced(self, stream: int, batch: int, rows: int) -> None:
         start = self.streams[stream]
         start.skip_samples += rows
-        start.state, ended = self._last_stream_state.get(stream, (None, False))
+        start.state, ended = self._last_stream_state.pop(stream, (None, False))
         start.finished_batches[batch] = (rows, start.state, ended)
 
     def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
@@ -411,7 +419,11 @@ class Pool:
             if not self._budget.spend(time.monotonic()):
                 self._give_up(number)
         self._perform(self.state.handle(gone))
-        self._start_worker(number)
+        try:
+            self._start_worker(number)
+        except BaseException:
+            self.close()
+            raise
         self._perform(self.state.handle(WorkerBack(number)))
 
     def _forget_descriptors(self, worker: WorkerProcess) -> None:
@@ -433,7 +445,9 @@ class Pool:
         for batch in {task.batch for task in self.state.workers[number].queue}:
             moved = self.state.batches[batch]
             self.ring.abandon(moved.slot)
-            moved.slot, moved.must_reload = self.ring.take(), True
+            held = sum(task.batch == batch for task in self.state.workers[number].queue)
+            moved.slot = self.ring.take()
+            moved.must_reload |= moved.rows_loaded > 0 or len(moved.open_tasks) > held
         self._replace(number, self._blame.pop(number, WorkerGone(number)))
 
     def _recycle_if_due(self, number: int) -> None:

@@ -55,6 +55,7 @@ class Batch:
     slot: int
     rows: int
     stream: int | None
+    worker: int | None = None  # the only one that may load it
     phase: Phase = Phase.LOADING
     open_tasks: set[int] = field(default_factory=set)
     layout: int | None = None
@@ -179,17 +180,21 @@ class PoolState:
 
     def submit(self, number: int, slot: int, rows: int, tasks: int, stream: int | None = None, worker: int | None = None) -> list[Action]:
         """A new batch, to be loaded in `tasks` tasks; `worker` binds it."""
-        batch = Batch(number, slot, rows, stream)
+        batch = Batch(number, slot, rows, stream, worker)
         self.batches[number] = batch
         for first, count in _split_evenly(rows, tasks):
             self._add_task(batch, first, count, whole=tasks == 1, worker=worker)
         return self._assign()
 
-    def reload(self, number: int, rows: int, worker: int | None = None) -> list[Action]:
+    def reload(self, number: int, rows: int) -> list[Action]:
         """A batch whose samples have changed, or that must be collated in one place: once more, whole."""
         batch = self.batches[number]
+        batch.bad_rows, batch.strikes = {}, {}
+        return self._reload(batch, rows)
+
+    def _reload(self, batch: Batch, rows: int) -> list[Action]:
         self._restart_batch(batch, rows)
-        self._add_task(batch, 0, rows, whole=True, worker=worker, first=True)
+        self._add_task(batch, 0, rows, whole=True, worker=batch.worker, first=True)
         return self._assign()
 
     def fill_row(self, number: int, row: int) -> list[Action]:
@@ -198,7 +203,7 @@ class PoolState:
         batch.phase = Phase.LOADING
         batch.bad_rows.pop(row, None)
         batch.strikes.pop(row, None)
-        self._add_task(batch, row, 1, whole=batch.rows == 1, worker=None, first=True)
+        self._add_task(batch, row, 1, whole=batch.rows == 1, worker=batch.worker, first=True)
         return self._assign()
 
     def take(self, number: int) -> Batch:
@@ -267,7 +272,7 @@ class PoolState:
             batch.must_reload = True
         elif event.ending is Ending.STREAM_ENDED:
             batch.phase = Phase.EMPTY
-        else:
+        elif not batch.discarded:
             self._failed(batch, task, event.failure)
         return self._resolve_if_done(batch)
 
@@ -295,7 +300,7 @@ class PoolState:
         elif batch.bad_rows:
             batch.phase = Phase.HOLED
         elif batch.must_reload:
-            return self.reload(batch.number, batch.rows)
+            return self._reload(batch, batch.rows)
         else:
             batch.phase = Phase.READY
         return self._assign()
@@ -305,6 +310,9 @@ class PoolState:
         worker.live = False
         orphans, worker.queue = worker.queue, deque()
         for task in reversed(orphans):
+            if self.batches[task.batch].discarded:
+                self._drop(task)
+                continue
             if task.number == event.task and event.row is not None and (event.row == WHOLE_BATCH or event.row in task.row_range()):
                 self._retry_suspect(task, event.row, event)
             else:
@@ -394,7 +402,6 @@ class PoolState:
         batch.rows, batch.rows_loaded, batch.phase = rows, 0, Phase.LOADING
         batch.layout = batch.parcel_bytes = None
         batch.must_reload = False
-        batch.bad_rows, batch.strikes = {}, {}
 
 
 def _split_evenly(rows: int, parts: int) -> list[tuple[int, int]]:

@@ -255,6 +255,7 @@ class MapFetcher:
 
         def fetch(number: int) -> None:
             index = indices[number]
+            failures.pop(first_row + number, None)
             try:
                 words[_ROW] = first_row + number
                 words[_INDEX] = index
@@ -301,6 +302,8 @@ class MapFetcher:
             except BaseException as error:
                 if type(index) is not int:
                     return self._fetch_each(task)  # a key that is no number is noted in another way
+                if self._seeds.late_use(marks):
+                    return self._fetch_each(task)  # it may be bad only because its numbers were not seeded
                 number = len(samples)
                 wrapped = self._sample_error(error, index, task.first_row + number, task.position + number)
                 if not self._config.forgive:
@@ -425,10 +428,22 @@ def _ways_to_fetch(dataset: Any) -> tuple[Callable[[Any], Any], Callable[[Any], 
     return partial(getitem, dataset), many if callable(many) else None
 
 
+def _same_order(node: Any, sample: Any) -> bool:
+    """A dict of another key order makes a batch of another key order."""
+    if not hasattr(node, "children"):
+        return True
+    if node.keys is not None and tuple(sample) != node.keys:
+        return False
+    parts = sample.values() if node.keys is not None else sample
+    return all(map(_same_order, node.children, parts))
+
+
 def _fits(layout: RowLayout, sample: Any) -> bool:
     try:
         columns = transpose(layout, [sample])
     except Irregular:
+        return False
+    if not _same_order(layout.tree, sample):
         return False
     for leaf, column in zip(layout.leaves, columns, strict=True):
         part = column[0]
