@@ -119,7 +119,8 @@ def _stack_plainly(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None)
     first = batch[0]
     if first.is_nested or first.layout is not torch.strided or any(getattr(tensor, "requires_grad", False) for tensor in batch):
         return _collate_tensors(batch, collate_fn_map=collate_fn_map)
-    return torch.stack(list(batch), 0)
+    # as torch's own in a worker: the first sample's dtype is the batch's
+    return torch.stack(list(batch), 0, out=first.new_empty((len(batch), *first.shape)))
 
 
 def accelerator_for_pinning() -> str | None:

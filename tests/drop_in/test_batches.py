@@ -237,12 +237,9 @@ def test_several_iterators_over_one_loader(num_workers: int) -> None:
     assert_same(interleaved(Ours), interleaved(Torchs))
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
 def test_a_change_of_the_data_set_between_epochs(num_workers: int, persistent: bool) -> None:
     """Seen by the next epoch, but for persistent workers, which keep their copy."""
-    if persistent and not num_workers:
-        return
 
     def epochs(cls: Any) -> list[Any]:
         dataset = Squares(6)

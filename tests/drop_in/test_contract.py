@@ -55,6 +55,5 @@ def test_a_difference_is_seen(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
-@pytest.mark.parametrize("name", list(ALL))
-def test_no_difference_where_there_is_none(name: str) -> None:
-    assert difference([ALL[name](1)], [ALL[name](1)]) is None
+def test_no_difference_where_there_is_none() -> None:
+    assert {name: found for name, sample in ALL.items() if (found := difference([sample(1)], [sample(1)]))} == {}

@@ -130,13 +130,13 @@ def test_an_init_function_may_share_out_a_stream() -> None:
     assert sorted(torch.cat(ours).tolist()) == list(range(3, 20))
 
 
-CONTEXTS: list[Any] = ["fork", "spawn", "forkserver", multiprocessing.get_context("fork"), torch.multiprocessing.get_context("spawn")]
+CONTEXTS: list[Any] = ["fork", "spawn", multiprocessing.get_context("fork"), torch.multiprocessing.get_context("forkserver")]
 
 
-@pytest.mark.parametrize("context", CONTEXTS, ids=["fork", "spawn", "forkserver", "fork context", "torch's spawn context"])
+@pytest.mark.parametrize("context", CONTEXTS, ids=["fork", "spawn", "fork context", "torch's forkserver context"])
 def test_any_start_method(context: Any) -> None:
     told = []
-    for cls, kwargs in ((Ours, {"num_workers": 2, "multiprocessing_context": context, "worker_init_fn": set_scale}), (Torchs, {})):
+    for cls, kwargs in ((Ours, {"num_workers": 1, "multiprocessing_context": context, "worker_init_fn": set_scale}), (Torchs, {})):
         torch.manual_seed(3)
         told.append(drain(cls(Squares(7, 1.0 if kwargs else 7.0), batch_size=2, shuffle=True, **kwargs)))
     assert_same(told[0], told[1])

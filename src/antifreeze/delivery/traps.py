@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
+from antifreeze.torch_private import is_datapipe
+
 _HANDLES = (io.IOBase, zipfile.ZipFile, tarfile.TarFile, sqlite3.Connection, socket.socket)
 _HANDLES_BY_NAME = {"h5py._hl.files.File", "h5py._hl.files.Group", "h5py._hl.dataset.Dataset", "builtins.Environment", "lmdb.Environment"}
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
@@ -53,7 +55,7 @@ class Traps:
             warnings.warn(f"antifreeze: {text}", AntifreezeWarning, stacklevel=6)
 
     def before_start(self, dataset: Any, workers: int, forks: bool) -> None:
-        if forks:
+        if forks and not is_datapipe(dataset):  # DataPipes seed their own generators in each worker
             for path, value in _walk(dataset, "dataset", _DEPTH, set()):
                 self._look_at(path, value, workers)
         if hasattr(os, "sched_getaffinity") and workers > 1 and len(os.sched_getaffinity(0)) == 1 and (os.cpu_count() or 1) > 1:
@@ -98,7 +100,7 @@ class Traps:
 
     def handed_out(self, sample: Any) -> None:
         """Two samples in one storage: it is the data set's own."""
-        if type(sample) is not torch.Tensor:
+        if type(sample) is not torch.Tensor or sample.layout is not torch.strided or sample.is_nested:
             return
         storage = sample.untyped_storage().data_ptr()
         if storage and storage == self._last_storage and sample.untyped_storage().nbytes() > sample.nbytes:

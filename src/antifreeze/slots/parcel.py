@@ -5,7 +5,7 @@
 
 1. A dense CPU tensor is one row of the table: (storage part, offset, size, stride, dtype, requires_grad).
 2. Tensors that overlap in one storage share one part, and share it again in the parent; a view of a huge storage sends only
-   the bytes it spans. Strides are kept where that costs no more than twice the values.
+   the bytes it spans. Strides are kept unless that would send much more than the values.
 3. Everything else goes the way pickle protocol 5 knows, its buffers out of band: numpy arrays are not copied into the pickle.
 4. What cannot be pickled raises here, in the worker, beside the code that made it.
 """
@@ -26,6 +26,7 @@ from antifreeze.torch_private import forget_sparse_tensors
 
 ALIGNMENT = 64
 _PARTS_BEFORE_BUFFERS = 2
+_WASTE_BYTES = 1 << 16
 _GRAIN = 16  # parts of a storage begin at multiples of this, so that every dtype stays aligned
 
 _NON_LEAF = (
@@ -102,7 +103,7 @@ class _Pickler(pickle.Pickler):
         if type(value) is torch.Tensor and _is_dense(value):
             if value.requires_grad and not value.is_leaf:
                 raise RuntimeError(_NON_LEAF)
-            self.tensors.append(value)
+            self.tensors.append(value.resolve_conj().resolve_neg())
             return _tensor_number, (len(self.tensors) - 1,)
         return NotImplemented
 
@@ -124,7 +125,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
-        and not (tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and not (tensor.is_nested or tensor.is_quantized)
     )
 
 
@@ -158,7 +159,8 @@ def _split_storages(tensors: list[torch.Tensor]) -> tuple[list[memoryview], list
 
 def _piece(tensor: torch.Tensor) -> _Piece:
     requires_grad, tensor = tensor.requires_grad, tensor.detach()
-    if tensor.numel() and _span(tensor) > 2 * tensor.numel():
+    wasted_bytes = (_span(tensor) - 2 * tensor.numel()) * tensor.element_size()
+    if tensor.numel() and wasted_bytes > _WASTE_BYTES:
         tensor = tensor.contiguous()
     tensor.requires_grad_(requires_grad)
     item = tensor.element_size()
