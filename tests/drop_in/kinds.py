@@ -57,7 +57,8 @@ DTYPES = [
 ]
 
 TENSORS: Kinds = {
-    **{name: (lambda i, name=name: torch.tensor([i, 1, 0]).to(getattr(torch, name))) for name in DTYPES + FLOAT8},
+    "all dtypes": lambda i: {name: torch.tensor([i, 1, 0]).to(getattr(torch, name)) for name in DTYPES + FLOAT8},
+    "bfloat16": lambda i: torch.tensor([i, 0.1], dtype=torch.bfloat16),
     "0-d": torch.tensor,
     "0-d float": lambda i: torch.tensor(float(i)),
     "zero-size": lambda i: torch.empty(0),
@@ -79,15 +80,14 @@ TENSORS: Kinds = {
     "large": lambda i: torch.full((300, 300), float(i)),
 }
 
-NUMPY_SCALARS = ["bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
-NUMPY_SCALARS += ["complex64", "complex128", "longdouble", "str_", "bytes_"]
+NUMPY_SCALARS = ["bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "float64"]
+NUMPY_SCALARS += ["complex64", "complex128", "str_"]
+ODD_SCALARS = ["uint64", "longdouble", "bytes_"]  # torch takes them here and refuses them there
 
 NUMPY: Kinds = {
-    **{f"scalar {name}": (lambda i, name=name: getattr(np, name)(i % 2)) for name in NUMPY_SCALARS},
-    **{
-        f"array {code}": (lambda i, code=code: np.array([[i, 1]]).astype(code))
-        for code in ("<f4", "<f2", "|b1", "|u1", "<u2", "<i8", "<c8")
-    },
+    "all scalars": lambda i: {name: getattr(np, name)(i % 2) for name in NUMPY_SCALARS},
+    **{f"scalar {name}": (lambda i, name=name: getattr(np, name)(i % 2)) for name in ODD_SCALARS},
+    "all arrays": lambda i: [np.array([[i, 1]]).astype(code) for code in ("<f4", "<f2", "|b1", "|u1", "<u2", "<i8", "<c8")],
     "big-endian array": lambda i: np.array([i], dtype=">f4"),
     "big-endian scalar": lambda i: np.array([i], dtype=">i4")[0],
     "0-d array": np.array,

@@ -96,8 +96,10 @@ def never_asked(loader: Any) -> None:
 WAYS = [whole_epoch, two_epochs, break_off, abandon, fail_in_the_loop, several_at_once, never_asked]
 
 
-@pytest.mark.parametrize("road", [road for road in ROADS if road != "spawned"])
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+GONE = [("rows", way) for way in WAYS] + [(road, way) for road in ("parcels", "stream", "persistent") for way in WAYS[1:5]]
+
+
+@pytest.mark.parametrize(("road", "way"), GONE, ids=[f"{way.__name__}-{road}" for road, way in GONE])
 def test_nothing_is_left_when_the_loader_is_gone(road: str, way: Callable[[Any], None]) -> None:
     before = set(leak_guard._everything())
     loader = new(road)

@@ -19,7 +19,7 @@ pytestmark = REPEATS
 Make = Callable[[int], Any]
 QUIET = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": list(HealthCheck)}
 in_parent = settings(max_examples=150, **QUIET)
-in_workers = settings(max_examples=10, phases=[Phase.explicit, Phase.generate], **QUIET)  # shrinking would start thousands of workers
+in_workers = settings(max_examples=8, phases=[Phase.explicit, Phase.generate], **QUIET)  # shrinking would start thousands of workers
 
 
 def number(i: int, salt: int) -> int:

@@ -75,7 +75,7 @@ STREAM_ROWS = [(case, n) for case in STREAMS for n in (0, 1, 2, 3) if n < 3 or c
 def test_streams_from_every_position(case: Case, num_workers: int) -> None:
     whole = uninterrupted(case, num_workers)
     last = str(len(whole.first))
-    some = {0: list(whole.saved), 1: ["before", "2", last, "end"], 2: ["0", "1", "3", last], 3: ["4", "end"]}
+    some = {0: list(whole.saved), 1: ["before", "2", last, "end"], 2: ["0", "3", last], 3: ["4", "end"]}
     for name in some[num_workers]:
         check(case, whole, name, num_workers)
 
@@ -198,7 +198,7 @@ def test_the_same_shape_of_use_as_torchdata(num_workers: int, kwargs: dict[str, 
     ours, torchdatas = (uninterrupted(case, num_workers, cls) for cls in (Ours, StatefulDataLoader))
     assert_same(ours.first, torchdatas.first)
     assert list(ours.saved) == list(torchdatas.saved)
-    for name in list(ours.saved) if not num_workers else ["0", "1", str(len(ours.first)), "end"]:
+    for name in list(ours.saved) if not num_workers else ["1", str(len(ours.first)), "end"]:
         resumed = [resume(case, whole.saved[name], num_workers, cls)[1] for whole, cls in ((ours, Ours), (torchdatas, StatefulDataLoader))]
         assert_same(resumed[0], resumed[1])
 
@@ -229,7 +229,9 @@ def test_a_state_of_another_loader_is_refused(make: Any, kwargs: Any, other: Any
     refusing = Ours(other(), **other_kwargs)
     with pytest.raises(StateMismatch) as raised:
         refusing.load_state_dict(loader.state_dict())
-    assert all(word in str(raised.value) for word in words), str(raised.value)
+    said = str(raised.value)
+    del raised  # with the frames it holds
+    assert all(word in said for word in words), said
     assert len(drain(refusing)) > 0, "and the loader can be used"
 
 

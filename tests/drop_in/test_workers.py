@@ -142,6 +142,7 @@ def test_any_start_method(context: Any) -> None:
     assert_same(told[0], told[1])
 
 
+@pytest.mark.slow
 def test_a_stream_in_spawned_workers() -> None:
     ours = drain(Ours(Sharded(7), batch_size=2, num_workers=2, multiprocessing_context="spawn"))
     assert_same(ours, drain(Torchs(Sharded(7), batch_size=2, num_workers=2)))

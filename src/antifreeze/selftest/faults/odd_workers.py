@@ -83,8 +83,8 @@ def closes_streams() -> None:
 
 @odd("new-session", "a worker leaves the process group", "F6")
 def new_session() -> None:
-    if os.getpid() != os.getsid(0):
-        os.setsid()
+    if os.getpgid(0) == os.getpid():
+        os.setpgid(0, os.getpgid(os.getppid()))
 
 
 @odd("folder-changed", "a worker changes its folder", "F6")
