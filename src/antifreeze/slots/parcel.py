@@ -122,11 +122,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and not (tensor.is_nested or tensor.is_quantized)
-    )
+    return tensor.layout is torch.strided and tensor.device.type == "cpu" and not (tensor.is_nested or tensor.is_quantized)
 
 
 # --- tensors to parts of storages and back ----------------------------------------------------------------------------
