@@ -12,7 +12,8 @@ from _pytest.outcomes import Skipped
 from cases import DISEASES, HEALTHY
 from ward import Patient, Visited, visit_all
 
-pytestmark = pytest.mark.limit(400)
+# real patients, watched for seconds each: a busy machine changes what is seen, so they run with ./check --all
+pytestmark = [pytest.mark.limit(400), pytest.mark.slow]
 LIMIT_S = 10.0
 
 

@@ -494,7 +494,7 @@ class Pool:
             queue = self.state.workers[number].queue
             if (queue or look.entry.stage is Stage.STARTING) and self._watch.stopped(worker, look, now_s):
                 self._tell(Happening.DEADLINE, f"worker {number} (pid {worker.pid}) was stopped by a signal and is replaced")
-                self._blame[number] = WorkerGone(number)
+                self._blame[number] = self._stopped(number, worker, look, now_s)
                 self._kill(number, worker)
                 continue
             if self._forks and not worker.is_from_server and self._watch.stuck_in_inherited_lock(worker, look, now_s):
@@ -509,6 +509,16 @@ class Pool:
             )
             if self._watch.overdue(look, now_s, self.options.sample_timeout_s, samples):
                 self._end_overdue(number, worker, look, now_s - look.since_s)
+
+    def _stopped(self, number: int, worker: WorkerProcess, look: Look, now_s: float) -> WorkerGone:
+        """Most likely somebody stopped the worker; only a sample at which it happens again and again is at fault itself."""
+        entry = look.entry
+        if entry.stage not in (Stage.FETCH, Stage.COLLATE, Stage.WRITE):
+            return WorkerGone(number)
+        whole = self._whole_batch_calls or entry.stage is not Stage.FETCH
+        samples = self._samples_of(entry, whole)
+        failure = telling.sample_overdue(number, worker, entry, samples, now_s - look.since_s, self.options.sample_timeout_s)
+        return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, strikes=STRIKES + 1)
 
     def _leave_fork(self, number: int, worker: WorkerProcess) -> None:
         text = (

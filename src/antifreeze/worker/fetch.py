@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -202,6 +203,7 @@ class MapFetcher:
         self._maker = maker
         self._seeds = seeds
         self._journal = journal
+        self._pid = os.getpid()
         self._get, self._get_many = _ways_to_fetch(dataset)
 
     def load(self, task: Task) -> Outcome:
@@ -318,6 +320,8 @@ class MapFetcher:
         return samples, failures
 
     def _sample_error(self, error: BaseException, index: Any, row: int, position: int) -> FetchError:
+        if os.getpid() != self._pid and self._config.worker is not None:
+            os._exit(1)  # a child that the data set forked has come back here: it is no worker
         if isinstance(error, StopIteration) or (not isinstance(error, Exception) and self._config.worker is not None):
             # raised in the loop it would end the epoch silently, or the training, or look like the user's own Ctrl-C
             replaced = LoadingError(f"sample {index!r}: __getitem__ raised {type(error).__name__}: {error}")
