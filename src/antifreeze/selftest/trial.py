@@ -120,7 +120,8 @@ def children_of(pid: int) -> list[int]:
 
 def command_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        program, *words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+        return " ".join([Path(program).name, *words])  # where it is installed is nobody's business
     except OSError:
         return ""
 

@@ -5,7 +5,7 @@
     pidfd of the worker ─▶ parent      readable when the worker has ended, whatever the way
 
 1. A worker is not daemonic, so it may have workers of its own; it ends with its parent all the same.
-2. `end_all` ends any number of workers in parallel within STOP_S: asked, then SIGTERM, then SIGKILL.
+2. `end_all` ends any number of workers in parallel within ASK_S + TERM_S + KILL_S: asked, then SIGTERM, then SIGKILL.
 3. After a fork, the child lets go of every descriptor of its parent's workers.
 """
 
