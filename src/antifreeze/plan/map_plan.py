@@ -36,7 +36,9 @@ class PlannedBatch:
 
     @property
     def rows(self) -> int:
-        return self.after.samples - self.position
+        drawn = self.after.samples - self.position
+        # samples at its end may have moved up to earlier batches since
+        return min(drawn, len(self.indices)) if drawn != 1 and isinstance(self.indices, (list, tuple)) else drawn
 
 
 @dataclass(frozen=True)
