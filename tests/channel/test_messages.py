@@ -39,7 +39,7 @@ def test_no_two_records_look_alike() -> None:
 
 
 def test_records_are_short() -> None:
-    assert len(encode(RowsDone(1, 2, 3, 4, 5))) == 1 + 5 * 8
+    assert len(encode(RowsDone(1, 2, 3, 4, 5, 6, 7, 8))) == 1 + 8 * 8
 
 
 def test_a_number_that_does_not_fit_raises_where_it_is_sent() -> None:

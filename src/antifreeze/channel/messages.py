@@ -93,20 +93,31 @@ class SampleFailed(NamedTuple):
 
 
 class RowsDone(NamedTuple):
+    """Times as in ParcelDone."""
+
     task: int
     layout: int
     rows: int
+    began_ns: int
     fetch_ns: int
     write_ns: int
+    cpu_ns: int
+    queued_ns: int
 
 
 class ParcelDone(NamedTuple):
+    """When the task began (on the monotonic clock, which all processes share), how long each stage took, and how much of it all was
+    computing (`cpu_ns`) or waiting for a core (`queued_ns`)."""
+
     task: int
     rows: int
     size_bytes: int
+    began_ns: int
     fetch_ns: int
     collate_ns: int
     write_ns: int
+    cpu_ns: int
+    queued_ns: int
 
 
 class Bounced(NamedTuple):

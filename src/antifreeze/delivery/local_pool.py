@@ -28,6 +28,9 @@ from antifreeze.worker.stream import StreamExhausted, StreamFetcher
 SLOT_PAYS_BYTES = 1 << 20
 """Below this, fresh memory costs less than what a slot brings."""
 
+CPU_TIME_EVERY = 8
+"""Reading the CPU clock costs most of a microsecond: of so many batches one is measured, and stands for those that follow."""
+
 
 class _LocalMaker(SampleMaker):
     """Keeps what was collated instead of packing it, and uses slots only for large batches."""
@@ -71,6 +74,8 @@ class LocalPool:
         self._dataset = dataset
         self._iterable = iterable
         self._journal = JournalRow([0] * ROW_WORDS)
+        self._loaded = 0
+        self._cpu_share = 1.0
         self._seeds = SampleSeeds(*seeds, generators)
         self._use_ring(ring)
 
@@ -129,6 +134,8 @@ class LocalPool:
             task.number, task.batch, batch.slot, batch.rows, task.first_row, content.position + task.first_row, indices, task.whole
         )
         self._journal.begin(task.number, task.batch, time.monotonic_ns())
+        self._loaded += 1
+        cpu_before = time.process_time_ns() if self._loaded % CPU_TIME_EVERY == 1 else None
         try:
             if isinstance(self._fetcher, StreamFetcher):
                 assert batch.stream is not None
@@ -142,6 +149,9 @@ class LocalPool:
             error.row, error.index = error.failure.row, error.failure.index  # type: ignore[attr-defined]
             self._perform(self.state.handle(TaskEnded(0, task.number, Ending.FAILED, failure=error)))
         else:
+            if cpu_before is not None and not isinstance(outcome, Bounce):
+                took_ns = outcome.fetch_ns + outcome.write_ns + (outcome.collate_ns if isinstance(outcome, Packed) else 0)
+                self._cpu_share = min(1.0, (time.process_time_ns() - cpu_before) / max(1, took_ns))
             self._note(task, outcome)
 
     def _note(self, task: Task, outcome: Rows | Packed | Bounce) -> None:
@@ -166,7 +176,7 @@ class LocalPool:
         start.finished_batches[batch] = (rows, start.state, self._fetcher.streams[stream].ended)
 
     def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
-        self.costs.add(rows, fetch_ns, collate_ns, write_ns)
+        self.costs.add(rows, fetch_ns, collate_ns, write_ns, int(self._cpu_share * (fetch_ns + collate_ns + write_ns)))
 
 
 def _worker_info(start: StreamStart, dataset: Any) -> Any:

@@ -295,6 +295,7 @@ class Pool:
             self._perform(self.state.recalls())
             self._drain(TICK_S if timeout_s is None else min(TICK_S, timeout_s))
             if (result := found()) is not None:
+                self.costs.blocked_s += time.monotonic() - began_s
                 return result
             waited_s = time.monotonic() - began_s
             reason = waiting_for if isinstance(waiting_for, str) else waiting_for()
@@ -336,11 +337,12 @@ class Pool:
 
     def _receive(self, number: int, message: Message) -> None:
         if isinstance(message, RowsDone):
-            self._count(message.rows, message.fetch_ns, 0, message.write_ns)
+            self._count(message.rows, message.fetch_ns, 0, message.write_ns, message.cpu_ns, message.queued_ns)
             event = TaskEnded(number, message.task, Ending.ROWS, rows=message.rows, layout=message.layout)
             self._ended(event)
         elif isinstance(message, ParcelDone):
-            self._count(message.rows, message.fetch_ns, message.collate_ns, message.write_ns)
+            stages = (message.fetch_ns, message.collate_ns, message.write_ns)
+            self._count(message.rows, *stages, message.cpu_ns, message.queued_ns)
             self._ended(TaskEnded(number, message.task, Ending.PARCEL, rows=message.rows, parcel_bytes=message.size_bytes))
         elif isinstance(message, TaskFailed):
             self._ended(TaskEnded(number, message.task, Ending.FAILED, failure=pickle.loads(message.payload)))
@@ -379,8 +381,8 @@ class Pool:
         start.state, ended = self._last_stream_state.pop(stream, (None, False))
         start.finished_batches[batch] = (rows, start.state, ended)
 
-    def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
-        self.costs.add(rows, fetch_ns, collate_ns, write_ns)
+    def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int, cpu_ns: int, queued_ns: int) -> None:
+        self.costs.add(rows, fetch_ns, collate_ns, write_ns, cpu_ns, queued_ns)
         if rows:
             self._watch.slowest_sample_s = max(self._watch.slowest_sample_s, fetch_ns / rows / 1e9)
 
@@ -567,6 +569,7 @@ class Pool:
 
     def _report_stall(self, reason: str, waited_s: float) -> None:
         text = self.describe_wait(reason, waited_s)
+        self.costs.stalls += 1
         self._tell(Happening.STALL, text)
         print(f"antifreeze: {text}", file=sys.stderr, flush=True)
 

@@ -17,18 +17,24 @@ class Content:
 
 @dataclass
 class Costs:
-    """What the workers cost, in all."""
+    """What the workers cost, in all. `cpu_ns` and `queued_ns` (for a core) are of all three stages together."""
 
     fetch_ns: int = 0
     collate_ns: int = 0
     write_ns: int = 0
+    cpu_ns: int = 0
+    queued_ns: int = 0
     samples: int = 0
     restarts: int = 0
+    stalls: int = 0
+    blocked_s: float = 0.0  # the parent's: in next(), with nothing to do but wait for workers
 
-    def add(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
+    def add(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int, cpu_ns: int, queued_ns: int = 0) -> None:
         self.fetch_ns += fetch_ns
         self.collate_ns += collate_ns
         self.write_ns += write_ns
+        self.cpu_ns += cpu_ns
+        self.queued_ns += queued_ns
         self.samples += rows
 
     @property

@@ -49,6 +49,7 @@ from antifreeze.channel.messages import (
 )
 from antifreeze.slots.arena import Arena
 from antifreeze.torch_private import numpy_seed, seed_datapipe, set_worker_info, stack_without_shared_memory, swap_worker_info
+from antifreeze.worker.effort import Effort
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.fetch import Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker, Task
 from antifreeze.worker.journal import Journal, JournalRow, Stage, Word
@@ -127,6 +128,7 @@ class _Worker:
 
     def run(self) -> None:
         self._initialise()
+        self._effort = Effort()
         while True:
             self._journal.stage(Stage.IDLE)
             message = self._channel.receive()
@@ -216,14 +218,15 @@ class _Worker:
         return self._fetcher.load(task)
 
     def _report(self, work: Work, outcome: Rows | Packed | Bounce) -> None:
-        send = self._channel.send
+        send, effort, began_ns = self._channel.send, self._effort, self._journal.words[Word.SINCE_NS]
         if isinstance(self._fetcher, StreamFetcher):
             stream = self._fetcher.streams[work.stream]
             state = stream.state()
             if state is not None or stream.ended:
                 send(StreamState(work.stream, int(stream.ended), state or b""))
         if isinstance(outcome, Packed):
-            send(ParcelDone(work.task, outcome.rows, outcome.size_bytes, outcome.fetch_ns, outcome.collate_ns, outcome.write_ns))
+            stages = (outcome.fetch_ns, outcome.collate_ns, outcome.write_ns)
+            send(ParcelDone(work.task, outcome.rows, outcome.size_bytes, began_ns, *stages, effort.cpu_ns(), effort.queued_ns()))
             return
         for row, failure in outcome.failures.items():
             send(SampleFailed(work.task, row, pickle.dumps(failure)))
@@ -232,7 +235,8 @@ class _Worker:
             return
         if outcome.layout.key not in self._known_layouts:
             self._announce(work, outcome)
-        send(RowsDone(work.task, outcome.layout.key, outcome.rows, outcome.fetch_ns, outcome.write_ns))
+        took = (outcome.fetch_ns, outcome.write_ns)
+        send(RowsDone(work.task, outcome.layout.key, outcome.rows, began_ns, *took, effort.cpu_ns(), effort.queued_ns()))
 
     def _announce(self, work: Work, outcome: Rows) -> None:
         self._channel.send(LayoutFound(outcome.layout.key, pickle.dumps(outcome.layout)))
