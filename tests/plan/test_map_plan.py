@@ -70,7 +70,7 @@ def plan_of(name: str, generator: torch.Generator, batch_size: int = 3, drop_las
 def test_the_order_is_torchs(name: str, batch_size: int, drop_last: bool, seed: int) -> None:
     expected = list(BatchSampler(SAMPLERS[name](seed_all(seed)), batch_size, drop_last))
     batches = draw_all(plan_of(name, seed_all(seed), batch_size, drop_last))
-    assert [batch.indices for batch in batches] == expected
+    assert [list(batch.indices) for batch in batches] == expected
     assert [batch.number for batch in batches] == list(range(len(expected)))
     assert [batch.rows for batch in batches] == list(map(len, expected))
     assert [batch.position for batch in batches] == [sum(map(len, expected[:number])) for number in range(len(expected))]

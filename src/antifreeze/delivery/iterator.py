@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import weakref
+from array import array
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -294,12 +295,14 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._planned.popleft()
             ticket = self._next_ticket()
             self._in_flight[ticket] = InFlight(ticket, planned, None)
-            # __getitems__ gets what the batch sampler gave, be it a list or a tuple
-            copies = self._auto_collation and not self._fetches_many and isinstance(planned.indices, (list, tuple))
-            indices = list(planned.indices) if copies else planned.indices
+            indices = planned.indices
+            if isinstance(indices, array):
+                indices = indices[:]
+            elif self._auto_collation and not self._fetches_many and isinstance(indices, (list, tuple)):
+                indices = list(indices)  # but __getitems__ gets what the batch sampler gave, be it a list or a tuple
             worker = planned.number % self._num_workers if self._static else None
             tasks = self._tasks_for(planned.rows)
-            content = Content(indices, planned.position, divisible=self._auto_collation and isinstance(indices, list))
+            content = Content(indices, planned.position, divisible=self._auto_collation and isinstance(indices, (list, array)))
             self.pool.submit(ticket, content, planned.rows, tasks, worker)
 
     def _submit_streams(self, room: int) -> None:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -68,7 +69,6 @@ class LocalPool:
         self.closed = False
         self.state = PoolState(1, config.forgive)
         generators = global_generators()
-        self._kept = KeptState(generators)
         self._limit = limit
         self._config = config
         self._dataset = dataset
@@ -77,6 +77,7 @@ class LocalPool:
         self._loaded = 0
         self._cpu_share = 1.0
         self._seeds = SampleSeeds(*seeds, generators)
+        self._kept = KeptState(generators, moved=self._seeds.look_again)
         self._use_ring(ring)
 
     def __repr__(self) -> str:
@@ -130,6 +131,8 @@ class LocalPool:
         indices = content.indices
         if content.divisible:
             indices = indices[task.first_row : task.first_row + task.rows]
+        if isinstance(indices, array):
+            indices = indices.tolist()
         work = fetch.Task(
             task.number, task.batch, batch.slot, batch.rows, task.first_row, content.position + task.first_row, indices, task.whole
         )

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import zlib
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -22,12 +23,16 @@ import torch
 from torch.utils.data import BatchSampler
 
 from antifreeze.errors import StateMismatch
+from antifreeze.plan.order import ArrayOrder, order_of
 from antifreeze.plan.randomness import as_it_was, snapshot
+
+_MANY = (list, tuple, array)
 
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """Batch `number` of the epoch; `indices` is a list, or the single index of a loader without automatic batching."""
+    """Batch `number` of the epoch; `indices` is a list, an array of int64, or the single index of a loader without automatic
+    batching."""
 
     number: int
     indices: Any
@@ -38,7 +43,7 @@ class PlannedBatch:
     def rows(self) -> int:
         drawn = self.after.samples - self.position
         # samples at its end may have moved up to earlier batches since
-        return min(drawn, len(self.indices)) if drawn != 1 and isinstance(self.indices, (list, tuple)) else drawn
+        return min(drawn, len(self.indices)) if drawn != 1 and isinstance(self.indices, _MANY) else drawn
 
 
 @dataclass(frozen=True)
@@ -118,11 +123,11 @@ class MapPlan:
         if indices is _END:
             return None
         before = self.position
-        if self._auto_collation and not isinstance(indices, (list, tuple)):
+        if self._auto_collation and not isinstance(indices, _MANY):
             indices = _listed(indices)
         if self.beginning is None:
-            self.beginning = _check_sum([indices])
-        count = len(indices) if self._auto_collation and isinstance(indices, (list, tuple)) else 1
+            self.beginning = _check_sum([indices.tolist() if isinstance(indices, array) else indices])
+        count = len(indices) if self._auto_collation and isinstance(indices, _MANY) else 1
         self.position = MapPosition(before.batches + 1, before.samples + count, self.sampler_state())
         return PlannedBatch(before.batches, indices, before.samples, self.position)
 
@@ -156,14 +161,16 @@ class MapPlan:
         if not self.composes:
             return next(iterator, _END)
         size, drop_last = self._index_sampler.batch_size, self._index_sampler.drop_last
-        batch = list(islice(iterator, size))
+        batch = iterator.take(size) if isinstance(iterator, ArrayOrder) else list(islice(iterator, size))
         return _END if not batch or (drop_last and len(batch) < size) else batch
 
     def _begin(self) -> Any:
         saved = self.position.sampler_state
         if saved is not None and hasattr(self._source, "load_state_dict"):
             self._source.load_state_dict(saved)
-        iterator: Any = iter(self._source) if self._adopted is None else self._adopted
+        iterator: Any = self._adopted
+        if iterator is None:
+            iterator = (self.composes and order_of(self._source)) or iter(self._source)
         if saved is not None and not hasattr(self._source, "load_state_dict"):
             iterator.load_state_dict(saved)
         if self._quarantine is not None:
@@ -189,7 +196,10 @@ class MapPlan:
                 f"the sampler {type(self._source).__name__} gives another order than when the state was taken, so it cannot be resumed;\n"
                 "  what to do: give the loader a generator=, seed the sampler by itself, or give it state_dict() and load_state_dict()"
             )
-        next(islice(iterator, passed - len(first), passed - len(first)), None)
+        if isinstance(iterator, ArrayOrder):
+            iterator.skip(passed - len(first))
+        else:
+            next(islice(iterator, passed - len(first), passed - len(first)), None)
 
     def sampler_state(self) -> Any:
         """The sampler's own word for where it is, where it has one."""

@@ -30,6 +30,9 @@ ALIGNMENT = 64
 LARGE_ROW_BYTES = 16 * 1024
 """From here on a row is copied as soon as it is there, so its memory can serve the next sample; smaller ones are stacked together."""
 
+_STACKED_BYTES = 256 * 1024
+"""Up to here a column is stacked in memory of its own and then copied: cheaper than looking at each part first."""
+
 
 class Irregular(Exception):
     """A sample does not fit the layout; its text says how."""
@@ -216,19 +219,12 @@ def _transpose(node: Branch | Leaf, samples: Sequence[Any], columns: list[Sequen
         raise Irregular(f"its container is not a {node.python_type.__name__}")
     if set(map(len, samples)) != {len(node.children)}:
         raise Irregular(f"its {node.python_type.__name__} has not {len(node.children)} parts")
-    if node.keys is None:
-        parts: Any = zip(*samples, strict=True)
-    else:
-        parts = (_by_key(key, samples) for key in node.keys)
-    for child, part in zip(node.children, parts, strict=True):
-        _transpose(child, part, columns)
-
-
-def _by_key(key: Any, samples: Sequence[Any]) -> list[Any]:
-    try:
-        return list(map(itemgetter(key), samples))
-    except KeyError:
-        raise Irregular(f"its dict has no key {key!r}") from None
+    for key, child in zip(node.keys or range(len(node.children)), node.children, strict=True):
+        try:
+            parts = list(map(itemgetter(key), samples))
+        except KeyError:
+            raise Irregular(f"its dict has no key {key!r}") from None
+        _transpose(child, parts, columns)
 
 
 _dtype_of: Callable[[Any], Any] = attrgetter("dtype")
@@ -236,19 +232,31 @@ _shape_of: Callable[[Any], Any] = attrgetter("shape")
 
 
 def _write_tensors(leaf: Leaf, into: torch.Tensor, column: Sequence[Any]) -> None:
-    if set(map(type, column)) != {torch.Tensor} or set(map(_dtype_of, column)) != {leaf.dtype}:
-        raise Irregular(f"a part is not a {leaf}")
-    if column[0].shape != leaf.shape:
-        raise Irregular(f"a part has shape {list(column[0].shape)}, not {list(leaf.shape)}")
-    if len(column) == 1:
-        if column[0].requires_grad or column[0].layout is not torch.strided or column[0].is_nested:
-            raise Irregular("a tensor requires grad or is not dense")
-        into[0].copy_(column[0])
-        return
     try:
-        torch.stack(tuple(column), 0, out=into)
+        if into.nbytes <= _STACKED_BYTES and len(column) > 1:
+            stacked = torch.stack(tuple(column))
+            _check_is(leaf, stacked, stacked.shape[1:])
+            into.copy_(stacked)
+            return
+        if set(map(type, column)) != {torch.Tensor} or set(map(_dtype_of, column)) != {leaf.dtype}:
+            raise Irregular(f"a part is not a {leaf}")
+        if len(column) > 1:
+            torch.stack(tuple(column), out=into)
+        else:
+            _check_is(leaf, column[0], column[0].shape)
+            into[0].copy_(column[0])
     except (RuntimeError, TypeError) as error:
         raise Irregular(str(error)) from None
+
+
+def _check_is(leaf: Leaf, tensor: torch.Tensor, shape: torch.Size) -> None:
+    """Of a stack it tells as much as of each part: a part of another type, dtype or kind makes another stack, or none."""
+    if type(tensor) is not torch.Tensor or tensor.dtype != leaf.dtype or tensor.layout is not torch.strided:
+        raise Irregular(f"a part is not a {leaf}")
+    if tensor.requires_grad or tensor.is_nested:
+        raise Irregular("a tensor requires grad or is not dense")
+    if shape != leaf.shape:
+        raise Irregular(f"a part has shape {list(shape)}, not {list(leaf.shape)}")
 
 
 def _write_arrays(leaf: Leaf, into: torch.Tensor, column: Sequence[Any]) -> None:

@@ -585,6 +585,8 @@ class Pool:
 
 
 def _encode_indices(indices: Any) -> tuple[bytes, int]:
+    if isinstance(indices, array.array):
+        return indices.tobytes(), 0
     if isinstance(indices, list) and set(map(type, indices)) <= {int}:
         try:
             return array.array("q", indices).tobytes(), 0

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Content:
-    """What a batch is made of: a list of indices, one index, or nothing for a stream."""
+    """What a batch is made of: a list (or array) of indices, one index, or nothing for a stream."""
 
     indices: Any
     position: int

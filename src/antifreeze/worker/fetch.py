@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import time
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -204,7 +205,7 @@ class MapFetcher:
         self._seeds = seeds
         self._journal = journal
         self._pid = os.getpid()
-        self._get, self._get_many = _ways_to_fetch(dataset)
+        self._source, self._get_many = _ways_to_fetch(dataset)
 
     def load(self, task: Task) -> Outcome:
         began = time.perf_counter_ns()
@@ -234,7 +235,7 @@ class MapFetcher:
         self._journal.stage(Stage.FETCH)
         self._journal.at_key(0, task.indices)
         try:
-            return self._seeds.around_batch(task.position, partial(self._get, task.indices))
+            return self._seeds.around_batch(task.position, partial(getitem, self._source, task.indices))
         except BaseException as error:
             raise self._sample_error(error, task.indices, 0, task.position) from error
 
@@ -249,7 +250,7 @@ class MapFetcher:
 
     def _fetch_each(self, task: Task, keep: Callable[[int, Any], None] | None = None) -> tuple[list[Any], dict[int, Failure]]:
         """All samples of the task (None in the place of a bad one) and the failures by row; `keep` may take each one at once."""
-        indices, get, words, none_is_bad = task.indices, self._get, self._journal.words, self._maker.may_write_rows
+        indices, source, words, none_is_bad = task.indices, self._source, self._journal.words, self._maker.may_write_rows
         samples: list[Any] = [None] * len(indices)
         failures: dict[int, Failure] = {}
         first_row = task.first_row
@@ -264,7 +265,7 @@ class MapFetcher:
             except (TypeError, ValueError):
                 self._journal.at_key(first_row + number, index)
             try:
-                sample = get(index)
+                sample = source[index]
                 if sample is None and none_is_bad:
                     raise none_error(f"sample {index!r}")
             except BaseException as error:
@@ -285,10 +286,9 @@ class MapFetcher:
 
     def _fetch_small(self, task: Task) -> tuple[list[Any], dict[int, Failure]]:
         """What _fetch_each does, without a call of our own per sample, where the data set uses no random numbers."""
-        marks = self._seeds.watch_unused()
-        if marks is None:
+        if not self._seeds.watch_unused():
             return self._fetch_each(task)
-        indices, get, words, row = task.indices, self._get, self._journal.words, task.first_row
+        indices, source, words, first_row = task.indices, self._source, self._journal.words, task.first_row
         samples: list[Any] = []
         failures: dict[int, Failure] = {}
         add = samples.append
@@ -296,27 +296,24 @@ class MapFetcher:
         words[_IS_TEXT] = 0
         while len(samples) < len(indices):
             try:
-                for index in islice(indices, len(samples), None):
+                done = len(samples)
+                for row, index in enumerate(islice(indices, done, None), first_row + done):
                     words[_ROW] = row
                     words[_INDEX] = index
-                    add(get(index))
-                    row += 1
+                    add(source[index])
             except BaseException as error:
                 if type(index) is not int:
                     return self._fetch_each(task)  # a key that is no number is noted in another way
-                if self._seeds.late_use(marks):
+                if self._seeds.late_use():
                     return self._fetch_each(task)  # it may be bad only because its numbers were not seeded
-                number = len(samples)
-                wrapped = self._sample_error(error, index, task.first_row + number, task.position + number)
+                wrapped = self._sample_error(error, index, row, task.position + len(samples))
                 if not self._config.forgive:
                     raise wrapped from error
                 failures[row] = wrapped.failure
                 add(None)
-                row += 1
         words[_SAMPLES] += len(indices)
-        odd = self._maker.may_write_rows and _NONE in set(map(type, samples)) and not failures
-        if self._seeds.late_use(marks) or odd:
-            return self._fetch_each(task)  # seeded, and with a word about the sample that is None
+        if self._seeds.late_use():
+            return self._fetch_each(task)
         return samples, failures
 
     def _sample_error(self, error: BaseException, index: Any, row: int, position: int) -> FetchError:
@@ -361,6 +358,8 @@ class MapFetcher:
             layout = self._maker.layout_of(samples[good[0] if good else 0], task.batch_rows)
             if layout is not None and self._try_write(task, layout, samples, good):
                 return Rows(layout, len(samples), failures, fetched - began, time.perf_counter_ns() - fetched)
+        if self._maker.may_write_rows and self._get_many is None and not failures and _NONE in set(map(type, samples)):
+            samples, failures = self._fetch_each(task)  # with a word about the sample that is None
         if failures or not task.whole:
             return Bounce(failures)
         collated = self._maker.collate(samples, task, self._seeds)
@@ -421,15 +420,24 @@ def fetches_many(dataset: Any) -> bool:
     return _ways_to_fetch(dataset)[1] is not None
 
 
-def _ways_to_fetch(dataset: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any] | None]:
-    """dataset[i], and __getitems__ where there is one. A plain Subset of a data set without it only loops: we loop ourselves,
-    so that each sample has its own seed, deadline and error."""
+def _ways_to_fetch(dataset: Any) -> tuple[Any, Callable[[Any], Any] | None]:
+    """What gives sample i for [i], and __getitems__ where there is one. A plain Subset of a data set without it only loops: we loop
+    ourselves, so that each sample has its own seed, deadline and error."""
     many = getattr(dataset, "__getitems__", None)
     if type(dataset) is Subset and not callable(getattr(dataset.dataset, "__getitems__", None)):
-        inner, _ = _ways_to_fetch(dataset.dataset)
-        indices = dataset.indices
-        return lambda index: inner(indices[index]), None
-    return partial(getitem, dataset), many if callable(many) else None
+        return _Part(_ways_to_fetch(dataset.dataset)[0], dataset.indices), None
+    return dataset, many if callable(many) else None
+
+
+class _Part:
+    """A Subset's samples by their number in it."""
+
+    def __init__(self, source: Any, indices: Any) -> None:
+        self._source = source
+        self._indices = indices
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._source[self._indices[index]]
 
 
 def _same_order(node: Any, sample: Any) -> bool:
@@ -505,7 +513,7 @@ def _index_at(indices: Any, number: int) -> Any:
 
 def few(indices: Any) -> str:
     """Some of the indices of a batch, for a message."""
-    if not isinstance(indices, list):
+    if not isinstance(indices, (list, array)):
         return repr(indices)
     shown = ", ".join(map(repr, indices[:8]))
     return f"[{shown}, … {len(indices):,} in all]" if len(indices) > 8 else f"[{shown}]"

@@ -3,8 +3,8 @@
 1. A position is the ordinal of a sample in its epoch, so the same sample drawn twice is augmented in two ways, and the number of
    workers, a restart or a resume change nothing.
 2. Seeding all three costs about 7 µs. So the first WARM_UP samples seed all three and watch which ones the data set uses; after
-   that only those are seeded. The others are looked at once per task: if one has moved after all, the task's samples are fetched
-   again, seeded, and from then on it counts as used.
+   that only those are seeded. The others are looked at after each task: if one has moved after all, the task's samples are fetched
+   again, seeded, and from then on it counts as used. (`look_again`: somebody else may have moved them in the meantime.)
 3. A generator that `worker_init_fn` seeded is the user's: it is left alone.
 4. Whoever shares a process with the user's own code (no workers) puts the generators back as they were.
 """
@@ -98,10 +98,10 @@ class TorchGenerator:
         torch.default_generator.manual_seed(seed >> 1)
 
     def mark(self) -> Any:
-        return torch.default_generator.get_state()
+        return torch.default_generator.get_state().numpy().tobytes()
 
     def moved_since(self, mark: Any) -> bool:
-        return not torch.equal(mark, torch.default_generator.get_state())
+        return bool(self.mark() != mark)
 
     def save(self) -> Any:
         return torch.default_generator.get_state()
@@ -122,6 +122,7 @@ class SampleSeeds:
         self._used: list[Generator] = []
         self._warm_up_left = WARM_UP
         self._batch_warm_up_left = WARM_UP
+        self._marks: list[tuple[Generator, Any]] | None = None  # of the unused ones, while nobody has moved or seeded them
         self.begin_epoch(base_seed, epoch)
 
     def begin_epoch(self, base_seed: int, epoch: int) -> None:
@@ -129,6 +130,11 @@ class SampleSeeds:
 
     def leave_to_user(self, generators: Sequence[Generator]) -> None:
         self._unused = [generator for generator in self._unused if generator not in generators]
+        self._marks = None
+
+    def look_again(self) -> None:
+        """The generators were moved by somebody who is no data set."""
+        self._marks = None
 
     def seed_of(self, position: int) -> int:
         """What every generator is seeded with before the sample at `position`."""
@@ -142,46 +148,56 @@ class SampleSeeds:
             done += 1
         if done == count:
             return
-        marks = [(generator, generator.mark()) for generator in self._unused]
+        self._watch()
         try:
             self._fetch_used(position, done, count, fetch)
         except Exception:
-            if not any(generator.moved_since(mark) for generator, mark in marks):
+            if not self.late_use():
                 raise
-        late = [generator for generator, mark in marks if generator.moved_since(mark)]
+        else:
+            if not self.late_use():
+                return
+        self._fetch_used(position, done, count, fetch)
+
+    def watch_unused(self) -> bool:
+        """For a caller that loops by itself and asks for `late_use` at its end; False while samples must be seeded one by one."""
+        if self._warm_up_left or self._used:
+            return False
+        self._watch()
+        return True
+
+    def late_use(self) -> bool:
+        """Whether a generator was used after all since the watch began; from now on it is seeded."""
+        assert self._marks is not None
+        late = [generator for generator, mark in self._marks if generator.moved_since(mark)]
         if late:
             self._promote(late)
-            self._fetch_used(position, done, count, fetch)
-
-    def watch_unused(self) -> list[tuple[Generator, Any]] | None:
-        """For a caller that loops by itself: marks to be given to `late_use`; None while samples must be seeded one by one."""
-        if self._warm_up_left or self._used:
-            return None
-        return [(generator, generator.mark()) for generator in self._unused]
-
-    def late_use(self, marks: list[tuple[Generator, Any]]) -> bool:
-        """Whether a generator was used after all; from now on it is seeded."""
-        late = [generator for generator, mark in marks if generator.moved_since(mark)]
-        self._promote(late)
         return bool(late)
+
+    def _watch(self) -> None:
+        if self._marks is None:
+            self._marks = [(generator, generator.mark()) for generator in self._unused]
 
     def for_batch(self, position: int, collating: bool = False) -> None:
         """Seeds everything once, for code that handles a batch at a time and cannot be run again: iterables."""
         seed = self._batch_seed(position, collating)
         for generator in (*self._used, *self._unused):
             generator.seed(seed)
+        self._marks = None
 
     def around_batch(self, position: int, call: Callable[[], Any], collating: bool = False) -> Any:
         """What `call` returns, seeded once: __getitems__ and collate functions. As for samples, only generators in use are seeded
         after the warm-up, and a late first use makes it run again."""
         seed = self._batch_seed(position, collating)
         warm = self._batch_warm_up_left > 0
-        self._batch_warm_up_left -= warm
+        if warm:
+            self._batch_warm_up_left -= 1
+            self.look_again()
         for generator in (*self._used, *self._unused) if warm else self._used:
             generator.seed(seed)
-        marks = [(generator, generator.mark()) for generator in self._unused]
+        self._watch()
         result = call()
-        if self.late_use(marks) and not warm:
+        if self.late_use() and not warm:
             for generator in self._used:
                 generator.seed(seed)
             return call()
@@ -204,14 +220,16 @@ class SampleSeeds:
     def _seed_and_watch(self, seed: int, fetch: Callable[[int], None], number: int) -> None:
         for generator in (*self._used, *self._unused):
             generator.seed(seed)
-        marks = [(generator, generator.mark()) for generator in self._unused]
+        self._marks = None
+        self._watch()
         self._warm_up_left -= 1
         try:
             fetch(number)
         finally:
-            self._promote([generator for generator, mark in marks if generator.moved_since(mark)])
+            self.late_use()
 
     def _promote(self, generators: list[Generator]) -> None:
+        self._marks = None
         self._used += generators
         self._unused = [generator for generator in self._unused if generator not in generators]
 
@@ -219,14 +237,17 @@ class SampleSeeds:
 class KeptState:
     """The generators of the user's own process, put back as they were."""
 
-    def __init__(self, generators: Sequence[Generator] | None = None) -> None:
+    def __init__(self, generators: Sequence[Generator] | None = None, moved: Callable[[], None] = lambda: None) -> None:
+        """`moved` is told when the user's own code has moved one."""
         self._generators = list(global_generators() if generators is None else generators)
+        self._moved = moved
         self._saved: list[tuple[Any, Any]] = [(generator.mark(), generator.save()) for generator in self._generators]
 
     def run(self, call: Callable[[], Any]) -> Any:
         for number, generator in enumerate(self._generators):
             if generator.moved_since(self._saved[number][0]):  # by the user's own code, since the last time
                 self._saved[number] = (generator.mark(), generator.save())
+                self._moved()
         try:
             return call()
         finally:
