@@ -15,7 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from antifreeze.slots.parcel import ALIGNMENT, pack, unpack
+from antifreeze.slots.layout import ALIGNMENT
+from antifreeze.slots.parcel import pack, pack_any, unpack
+from antifreeze.slots.plain import pack_plain
 
 from .same import assert_same, bits
 
@@ -28,10 +30,16 @@ class Pair(NamedTuple):
 
 
 def through_parcel(batch: Any, room: int = 0) -> Any:
-    parcel = pack(batch)
-    owner = np.full(parcel.size_bytes + room, 0xAB, dtype=np.uint8)  # a slot is not clean, and often larger
-    parcel.write(owner)
-    return unpack(owner)
+    """Through the parcel of any batch, and through the plain one where the batch has one: both give the same."""
+    results = []
+    for parcel in (pack_any(batch), pack_plain(batch)):
+        if parcel is not None:
+            owner = np.full(parcel.size_bytes + room, 0xAB, dtype=np.uint8)  # a slot is not clean, and often larger
+            parcel.write(owner)
+            results.append(unpack(owner))
+    if len(results) > 1:
+        assert_same(results[1], results[0])
+    return results[-1]
 
 
 # --- tensors over storages ----------------------------------------------------------------------------------------------
@@ -244,11 +252,54 @@ def test_values_are_not_copied_into_the_pickle() -> None:
 @calm
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=6))
 def test_parts_are_aligned(sizes: list[int]) -> None:
-    parcel = pack([torch.zeros(size, dtype=torch.uint8) for size in sizes])
+    parcel = pack_any([torch.zeros(size, dtype=torch.uint8) for size in sizes])
     assert all(offset % ALIGNMENT == 0 for offset in parcel.offsets)
     ends = [offset + len(part) for offset, part in zip(parcel.offsets, parcel.parts, strict=True)]
     assert all(end <= begin for end, begin in zip(ends, parcel.offsets[1:], strict=False))
     assert parcel.size_bytes == ends[-1]
+
+
+PLAIN = [
+    torch.ones(3),
+    (torch.ones(3), torch.zeros(2, 0, dtype=torch.int64)),
+    {"x": torch.ones(2, 3, dtype=torch.bool), 5: [torch.ones(()), (torch.ones(1),)]},
+]
+NOT_PLAIN = {
+    "a string": [torch.ones(2), "x"],
+    "a number": {"x": torch.ones(2), "n": 5},
+    "an array": np.ones(2),
+    "a named tuple": Pair(torch.ones(1), torch.ones(1)),
+    "an ordered dict": OrderedDict(x=torch.ones(1)),
+    "strides": torch.ones(3, 4).t(),
+    "strides of one": torch.ones(2).as_strided((1, 2), (7, 1)),
+    "grad": torch.ones(2, requires_grad=True),
+    "twice": [part := torch.ones(4), part],
+    "overlapping": [part[:3], part[2:]],
+    "bfloat16": torch.ones(2, dtype=torch.bfloat16),
+    "conjugate": torch.ones(2, dtype=torch.complex64).conj(),
+    "sparse": torch.eye(2).to_sparse(),
+    "a subclass": torch.nn.Parameter(torch.ones(2), requires_grad=False),
+    "nothing": (),
+    "a key of its own": {frozenset([1]): torch.ones(2)},
+}
+
+
+@pytest.mark.parametrize("batch", PLAIN, ids=["tensor", "tuple", "dict"])
+def test_plain_tensors_need_no_pickle_of_their_own(batch: Any) -> None:
+    assert pack_plain(batch) is not None
+    assert_same(through_parcel(batch), batch)
+    assert_same(through_parcel(batch), batch)  # its outline is known now
+
+
+@pytest.mark.parametrize("name", NOT_PLAIN)
+def test_whatever_else_is_there_goes_the_general_way(name: str) -> None:
+    assert pack_plain(NOT_PLAIN[name]) is None
+
+
+def test_a_batch_that_holds_itself_is_not_plain() -> None:
+    batch: list[Any] = [torch.ones(1)]
+    batch.append(batch)
+    assert pack_plain(batch) is None
 
 
 # --- leases -------------------------------------------------------------------------------------------------------------
@@ -279,4 +330,4 @@ def test_what_came_out_can_be_written_to() -> None:
 
 def test_a_parcel_is_for_unpack_alone() -> None:
     with pytest.raises(RuntimeError, match="outside of antifreeze"):
-        pickle.loads(pack(torch.ones(2)).parts[0])
+        pickle.loads(pack_any(torch.ones(2)).parts[0])

@@ -103,7 +103,7 @@ class RowLayout:
             if leaf.row_bytes * rows == 0:
                 views.append(torch.empty(shape, dtype=leaf.dtype))
             else:
-                views.append(_tensor_over(buffer, leaf.dtype, shape, offset))
+                views.append(tensor_over(buffer, leaf.dtype, shape, offset))
         return views
 
     def assemble(self, columns: Sequence[torch.Tensor]) -> Any:
@@ -115,12 +115,12 @@ _NUMPY_NAMES = (
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
-_NUMPY_DTYPES = {getattr(torch, name): np.dtype(name) for name in _NUMPY_NAMES}
+NUMPY_DTYPES = {getattr(torch, name): np.dtype(name) for name in _NUMPY_NAMES}
 
 
-def _tensor_over(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> torch.Tensor:
+def tensor_over(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> torch.Tensor:
     """A tensor of its own storage, not a view of another tensor: the user may do to it what he likes (detach_(), for one)."""
-    numpy_dtype = _NUMPY_DTYPES.get(dtype)
+    numpy_dtype = NUMPY_DTYPES.get(dtype)
     if numpy_dtype is not None:
         return torch.from_numpy(np.ndarray(shape, numpy_dtype, buffer, offset))
     flat = torch.frombuffer(buffer, dtype=torch.uint8, count=math.prod(shape) * dtype.itemsize, offset=offset)

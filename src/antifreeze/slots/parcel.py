@@ -8,6 +8,7 @@
    the bytes it spans. Strides are kept unless that would send much more than the values.
 3. Everything else goes the way pickle protocol 5 knows, its buffers out of band: numpy arrays are not copied into the pickle.
 4. What cannot be pickled raises here, in the worker, beside the code that made it.
+5. A batch of plain tensors alone needs no pickle: plain.py has its way (its first number is negative).
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from antifreeze.slots.layout import ALIGNMENT
+from antifreeze.slots.plain import PlainParcel, pack_plain, unpack_plain
 from antifreeze.torch_private import forget_sparse_tensors
 
-ALIGNMENT = 64
 _PARTS_BEFORE_BUFFERS = 2
 _WASTE_BYTES = 1 << 16
 _GRAIN = 16  # parts of a storage begin at multiples of this, so that every dtype stays aligned
@@ -61,8 +63,12 @@ class Parcel:
                 target[offset : offset + len(part)] = np.frombuffer(part, dtype=np.uint8)
 
 
-def pack(batch: Any) -> Parcel:
+def pack(batch: Any) -> Parcel | PlainParcel:
     """Raises what pickle raises where the batch holds something that cannot leave the process."""
+    return pack_plain(batch) or pack_any(batch)
+
+
+def pack_any(batch: Any) -> Parcel:
     stream = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     pickler = _Pickler(stream, buffers.append)
@@ -75,6 +81,8 @@ def pack(batch: Any) -> Parcel:
 def unpack(owner: Any) -> Any:
     """The batch; its tensors and arrays are views of `owner` and keep it alive."""
     (count,) = struct.unpack_from("<q", owner, 0)
+    if count < 0:
+        return unpack_plain(owner)
     places = struct.unpack_from(f"<{2 * count}q", owner, 8)
     view = memoryview(owner)
     parts = [view[offset : offset + size] for offset, size in zip(places[::2], places[1::2], strict=True)]
