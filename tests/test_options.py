@@ -22,6 +22,7 @@ GOOD: dict[str, Any] = {
     "memory_budget": None,
     "max_restarts_per_minute": 30,
     "recycle_worker_after": None,
+    "hedge": False,
     "bad_samples_file": None,
     "quarantine": None,
 }

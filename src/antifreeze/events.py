@@ -12,6 +12,7 @@ class Happening(Enum):
     WORKER_ENDED = "worker ended"
     STALL = "stall"
     DEADLINE = "deadline"
+    HEDGE = "hedge"
     BAD_SAMPLE = "bad sample"
     GAVE_UP = "gave up"
 

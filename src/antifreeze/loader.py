@@ -40,6 +40,8 @@ class DataLoader(TorchDataLoader[_T_co]):
     memory_budget       bytes that batches in flight may take, such as "4GiB"
     max_restarts_per_minute   workers that may be replaced before the loader gives up (default 30)
     recycle_worker_after      samples (an int) or private memory ("2GiB") after which a worker makes room for a fresh one
+    hedge               True: a sample or batch that takes far longer than the others is loaded a second time by a worker that has
+                        nothing to do; the first result is used, order and bytes stay the same (default False)
     bad_samples_file    a file to which every bad sample is appended as a line of JSON; `antifreeze replay FILE` runs them again
     quarantine          such a file of an earlier run: its samples are left out
     """
@@ -72,6 +74,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         memory_budget: int | str | None = None,
         max_restarts_per_minute: int = 30,
         recycle_worker_after: int | str | None = None,
+        hedge: bool = False,
         bad_samples_file: str | os.PathLike[str] | None = None,
         quarantine: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -84,6 +87,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             memory_budget=memory_budget,
             max_restarts_per_minute=max_restarts_per_minute,
             recycle_worker_after=recycle_worker_after,
+            hedge=hedge,
             bad_samples_file=bad_samples_file,
             quarantine=quarantine,
         )

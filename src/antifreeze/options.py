@@ -35,6 +35,7 @@ class Options:
     max_restarts_per_minute: int = 30
     recycle_after_samples: int | None = None
     recycle_after_bytes: int | None = None
+    hedge: bool = False
     bad_samples_file: str | None = None
     quarantined: frozenset[str] = frozenset()
 
@@ -50,6 +51,7 @@ class Options:
         memory_budget: Any,
         max_restarts_per_minute: Any,
         recycle_worker_after: Any,
+        hedge: Any,
         bad_samples_file: Any,
         quarantine: Any,
     ) -> Options:
@@ -64,6 +66,7 @@ class Options:
             max_restarts_per_minute=_count("max_restarts_per_minute", max_restarts_per_minute),
             recycle_after_samples=recycle_worker_after if _is_count(recycle_worker_after) else None,
             recycle_after_bytes=None if _is_count(recycle_worker_after) else parse_bytes("recycle_worker_after", recycle_worker_after),
+            hedge=_flag("hedge", hedge),
             bad_samples_file=_path("bad_samples_file", bad_samples_file),
             quarantined=frozenset() if quarantine is None else read_quarantine(_path("quarantine", quarantine) or ""),
         )

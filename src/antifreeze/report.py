@@ -35,6 +35,7 @@ class Report:
     transport_s: float
     in_flight_bytes: int
     restarts: int
+    hedges: int
     bad_samples: tuple[BadSampleRecord, ...]
     story: tuple[str, ...]
     verdict: str
@@ -62,6 +63,7 @@ class Report:
             transport_s=costs.write_ns / 1e9,
             in_flight_bytes=ledger.most_in_flight_bytes,
             restarts=costs.restarts,
+            hedges=costs.hedges,
             bad_samples=tuple(ledger.bad_samples),
             story=tuple(map(str, ledger.story.lines())),
             verdict=_verdict(waited_s, elapsed_s, workers, busy, costs.fetch_ns, costs.collate_ns, costs.write_ns),
@@ -101,6 +103,8 @@ class Report:
             rows.append(("", f"… and {len(self.bad_samples) - _SHOWN_BAD} more in .bad_samples"))
         if self.restarts:
             rows.append(("restarts", f"{self.restarts} workers replaced"))
+        if self.hedges:
+            rows.append(("hedges", f"{self.hedges} late tasks loaded a second time"))
         return [*rows, ("verdict", self.verdict)]
 
     def _workers_row(self) -> str:

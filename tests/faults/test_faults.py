@@ -17,7 +17,6 @@ JOBS = 4
 Verdicts = dict[tuple[str, str], Verdict]
 
 NOT_YET = {
-    "closes-all-descriptors-skip": "the batch is blamed, not the sample, so it is raised instead of skipped",
     "rank-with-one-batch-less-raise": "ranks do not compare their numbers of batches yet",
 }
 """What issue 3 demands and ours does not do: a run that does it is a reason to take it off this list."""

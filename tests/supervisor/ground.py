@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
-from antifreeze.supervisor.state import Action, FreeSlot, Phase, PoolState, Send, TakenBack, Task
+from antifreeze.supervisor.state import Action, FreeSlot, Gather, Phase, PoolState, Send, TakenBack, Task
 
 
 @dataclass
@@ -61,7 +61,12 @@ class Ground(RuleBasedStateMachine):
         self.forgive, self.static = forgive, static
         self.processes = [Process() for _ in range(workers)]
         self.made: dict[int, Made] = {}
-        self.slots: dict[int, int] = {}  # slots in use, and by which batch
+        self.slots: dict[int, int] = {}  # slots in use, and for which batch
+        self.memory: dict[int, dict[int, int]] = {}  # slot -> row -> the batch that it was loaded for
+        self.writes: dict[int, int] = {}  # task -> the slot it was told to write to
+        self.hedges: dict[int, int] = {}  # hedge -> the task it runs beside
+        self.withheld: dict[int, set[int]] = {}  # hedge -> rows it found bad
+        self.lost: set[int] = set()  # tasks that came second and have not ended
         self.numbers = self.forgotten_since = 0
         self.sound = True
 
@@ -73,8 +78,37 @@ class Ground(RuleBasedStateMachine):
                 self.receive(action.worker, action.task)
             elif isinstance(action, FreeSlot):
                 self.free(action.slot)
+            elif isinstance(action, Gather):
+                self.gather(action)
             else:
                 self.hand_back(action.worker)
+        for number in [number for number, batch in self.made.items() if batch.discarded and number not in self.state.batches]:
+            del self.made[number]
+
+    def new_slot(self, batch: int) -> int:
+        slot = next(slot for slot in range(99) if slot not in self.slots)
+        self.slots[slot], self.memory[slot] = batch, {}
+        return slot
+
+    def gather(self, action: Gather) -> None:
+        slot = self.new_slot(action.batch)
+        for piece in action.pieces:
+            rows = range(piece.first_row, piece.first_row + piece.rows)
+            self.memory[slot].update({row: self.memory[piece.slot][row] for row in rows if row in self.memory[piece.slot]})
+        self.perform(self.state.gathered(action, slot))
+
+    def role(self, task: Task) -> str:
+        return "lost" if task.number in self.lost else "hedge" if task.number in self.hedges else "task"
+
+    def hedge_of(self, task: Task) -> int | None:
+        return next((hedge for hedge, beside in self.hedges.items() if beside == task.number), None)
+
+    def forget_hedge(self, hedge: int) -> set[int]:
+        del self.hedges[hedge]
+        return self.withheld.pop(hedge, set())
+
+    def held_anywhere(self, number: int) -> bool:
+        return any(task.number == number for process in self.processes for task in process.held())
 
     def receive(self, worker: int, task: Task) -> None:
         batch = self.made[task.batch]
@@ -83,6 +117,11 @@ class Ground(RuleBasedStateMachine):
         assert batch.bound in (None, worker), f"{task} is bound to worker {batch.bound} and was sent to {worker}"
         owners = [number for number, process in enumerate(self.processes) if task in process.held()]
         assert not owners, f"{task} sent to worker {worker} belongs to {owners}"
+        self.writes[task.number] = self.state.batches[task.batch].slot if task.slot is None else task.slot
+        if task.number in self.hedges:
+            assert not self.processes[worker].held(), f"{task} is a hedge, and worker {worker} has other things to do"
+            self.processes[worker].unread.append(task)
+            return
         if task.whole and batch.spoiled:
             batch.begin_anew()
         again = [row for row in task.row_range() if batch.loaded[row]]
@@ -90,15 +129,15 @@ class Ground(RuleBasedStateMachine):
         self.processes[worker].unread.append(task)
 
     def free(self, slot: int) -> None:
-        number = self.slots.pop(slot)
-        assert self.made[number].discarded, f"the slot of batch {number} was freed while the batch is wanted"
-        self.forget(number)
+        wanted = [number for number, batch in self.state.batches.items() if slot in (batch.slot, *(p.slot for p in batch.elsewhere))]
+        assert not wanted, f"slot {slot} was freed while batches {wanted} want it"
+        self.forget(slot)
 
-    def forget(self, number: int) -> None:
-        """The batch is delivered, or its slot is free."""
-        del self.made[number]
-        holders = [worker for worker, process in enumerate(self.processes) for task in process.held() if task.batch == number]
-        assert not holders, f"workers {holders} may still write to the slot of batch {number}"
+    def forget(self, slot: int) -> None:
+        """It is delivered, or free."""
+        del self.slots[slot], self.memory[slot]
+        holders = [worker for worker, process in enumerate(self.processes) for task in process.held() if self.writes[task.number] == slot]
+        assert not holders, f"workers {holders} may still write to slot {slot}"
 
     def hand_back(self, worker: int) -> None:
         tasks = self.unread_of(worker)
@@ -109,6 +148,10 @@ class Ground(RuleBasedStateMachine):
         unread = self.processes[worker].unread
         tasks = tuple(task.number for task in unread)
         unread.clear()
+        for number in tasks:
+            self.lost.discard(number)
+            if number in self.hedges:
+                self.forget_hedge(number)
         return tasks
 
     # --- what must hold ---
@@ -127,7 +170,7 @@ class Ground(RuleBasedStateMachine):
             assert list(worker.queue) == process.held(), f"worker {worker.number}"
 
     def every_open_task_is_in_one_place(self) -> None:
-        queued = [task for worker in self.state.workers for task in worker.queue]
+        queued = [task for worker in self.state.workers for task in worker.queue if self.role(task) == "task"]
         numbers = Counter(task.number for task in [*queued, *self.state.backlog])
         for batch in self.state.batches.values():
             places = {number: numbers.pop(number, 0) for number in batch.open_tasks}
@@ -139,6 +182,7 @@ class Ground(RuleBasedStateMachine):
             (task.batch, row)
             for queue in [*(w.queue for w in self.state.workers), self.state.backlog]
             for task in queue
+            if self.role(task) == "task"
             for row in task.row_range()
         )
         assert all(count == 1 and row < self.made[batch].rows for (batch, row), count in rows.items())

@@ -101,18 +101,40 @@ def test_a_whole_task_is_not_split_around_its_suspect(forgive: bool, phase: Phas
 
 
 @pytest.mark.parametrize("forgive", [False, True])
-@pytest.mark.parametrize("tasks", [1, 2])
-def test_a_batch_suspected_as_a_whole_twice_has_failed_whatever_is_forgiven(forgive: bool, tasks: int) -> None:
+def test_a_batch_suspected_as_a_whole_twice_has_failed_whatever_is_forgiven(forgive: bool) -> None:
     state = state_of(forgive=forgive)
-    state.submit(0, SLOT, 4, tasks)
-    if tasks == 2:
-        rows_done(state, 1)
+    state.submit(0, SLOT, 4, 1)
     (send,) = gone(state, 0, WHOLE_BATCH)
     assert isinstance(send, Send)
-    assert send.task.rows == 4 // tasks
+    assert send.task.rows == 4
     assert gone(state, send.worker, WHOLE_BATCH, failure="its collate") == []
     assert state.batches[0].phase is Phase.FAILED
     assert state.batches[0].first_error() == "its collate"
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_rows_suspected_together_are_given_out_one_by_one_and_the_guilty_one_is_found(tasks: int) -> None:
+    state = state_of(forgive=True)
+    state.submit(0, SLOT, 4, tasks, divisible=True)
+    if tasks == 2:
+        rows_done(state, 1)
+    singles = places(gone(state, 0, WHOLE_BATCH))
+    assert singles == [(1, row, 1) for row in range(4 // tasks)]
+    assert not any(task.whole for task in state.workers[1].queue)
+    rows_done(state, 1)
+    state.handle(WorkerBack(0))
+    again = places(gone(state, 1, 1))
+    assert (0, 1, 1) in again
+    state.handle(WorkerBack(1))
+    while state.workers[0].queue:
+        if state.workers[0].queue[0].first_row == 1:
+            gone(state, 0, 1, failure="it again")
+        else:
+            rows_done(state, 0)
+    while state.workers[1].queue:
+        rows_done(state, 1)
+    assert state.batches[0].phase is Phase.HOLED
+    assert state.batches[0].bad_rows == {1: "it again"}
 
 
 def test_strikes_outlast_the_reload_that_follows_from_a_bounce() -> None:

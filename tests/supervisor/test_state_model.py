@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from antifreeze.supervisor import state as module
 from antifreeze.supervisor.state import Action, FreeSlot, PoolState, Send, TakenBack, Task, Worker, WorkerGone
 
-from .world import World
+from .world import EVENTS, World, walk
 
 STEPS = 60
 thorough = settings(
@@ -34,11 +34,18 @@ def test_in_any_world_every_row_is_loaded_once_or_reported_and_nothing_waits_for
     run_state_machine_as_test(World, settings=thorough)
 
 
+def test_on_long_ways_too() -> None:
+    seen: Counter[str] = sum((walk(seed, 400) for seed in range(40)), Counter())
+    assert set(seen) == set(EVENTS)
+    assert seen["hedge"] > 200
+
+
 # --- the same world around a state that is wrong -----------------------------------------------------------------------
 
 _around, _split = module._around, module._split_evenly
 _assign, _handle = PoolState._assign, PoolState.handle
 _resolve, _retry = PoolState._resolve_if_done, PoolState._retry_suspect
+_loser_ended, _hedge_ended, _race_end = PoolState._loser_ended, PoolState._hedge_ended, module.Races.end
 
 
 def forgets_the_tasks_of_the_dead(patch: pytest.MonkeyPatch) -> None:
@@ -78,9 +85,10 @@ def frees_slots_that_are_written_to(patch: pytest.MonkeyPatch) -> None:
 
 
 def loses_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
-    def take_back_to_backlog(self: PoolState, event: TakenBack) -> None:
+    def take_back_to_backlog(self: PoolState, event: TakenBack) -> list[Action]:
         worker = self.workers[event.worker]
         worker.queue = deque(task for task in worker.queue if task.number not in event.tasks)
+        return []
 
     patch.setattr(PoolState, "take_back_to_backlog", take_back_to_backlog)
 
@@ -127,6 +135,58 @@ def lets_those_who_come_back_wait(patch: pytest.MonkeyPatch) -> None:
         return _handle(self, event)
 
     patch.setattr(PoolState, "handle", handle)
+
+
+def frees_what_the_loser_writes_to(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(module.Races, "writes_to", lambda self, slot: False)
+
+
+def delivers_from_the_wrong_slot(patch: pytest.MonkeyPatch) -> None:
+    def settle(self: PoolState, batch: module.Batch) -> list[Action]:
+        freed = [FreeSlot(piece.slot) for piece in batch.elsewhere]
+        batch.elsewhere = []
+        return [*freed]
+
+    patch.setattr(PoolState, "_settle", settle)
+
+
+def never_frees_the_slot_of_a_loser(patch: pytest.MonkeyPatch) -> None:
+    def loser_ended(self: PoolState, event: module.TaskEnded) -> list[Action]:
+        _loser_ended(self, event)
+        return []
+
+    patch.setattr(PoolState, "_loser_ended", loser_ended)
+
+
+def believes_a_hedge_that_failed(patch: pytest.MonkeyPatch) -> None:
+    def hedge_ended(self: PoolState, hedge: Task, event: module.TaskEnded) -> bool:
+        return _hedge_ended(self, hedge, replace(event, ending=module.Ending.ROWS))
+
+    patch.setattr(PoolState, "_hedge_ended", hedge_ended)
+
+
+def does_not_hear_the_bad_rows_of_a_hedge(patch: pytest.MonkeyPatch) -> None:
+    def end(self: module.Races, hedge: int) -> tuple[int, dict[int, object]]:
+        return _race_end(self, hedge)[0], {}
+
+    patch.setattr(module.Races, "end", end)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        frees_what_the_loser_writes_to,
+        delivers_from_the_wrong_slot,
+        never_frees_the_slot_of_a_loser,
+        believes_a_hedge_that_failed,
+        does_not_hear_the_bad_rows_of_a_hedge,
+    ],
+)
+def test_a_long_way_finds_a_state_that(mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in range(200):
+            walk(seed, 400)
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,33 @@ The world believes only what it did itself and what it was told to do (the actio
 3. A slot is freed only when no process holds a task for it.
 4. No wait that nothing can end: a batch that loads has a task in a queue, or one that waits for a worker to come back.
 5. A task of a static plan is done by the worker it is bound to.
-6. Whatever happened, once no more faults happen every batch is resolved and every forgotten slot is free.
+6. A late task may be run a second time: the first result is the one that is delivered, the second one harms nobody.
+7. Whatever happened, once no more faults happen every batch is resolved and every forgotten slot is free.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from antifreeze.supervisor.state import STRIKES, WHOLE_BATCH, Ending, Phase, RowFailed, TakenBack, Task, TaskEnded, WorkerBack, WorkerGone
+from antifreeze.supervisor.state import (
+    STRIKES,
+    WHOLE_BATCH,
+    Ending,
+    Phase,
+    RowFailed,
+    Send,
+    TakenBack,
+    Task,
+    TaskEnded,
+    WorkerBack,
+    WorkerGone,
+)
 
 from .ground import Ground, Made, Process
 from .tables import Bad
@@ -43,13 +57,44 @@ def event(*, when: Callable[[World], object], weight: int = 1, **arguments: st.S
     return register
 
 
+DICE: dict[str, Callable[[Random], Any]] = {
+    "rows": lambda dice: dice.randint(1, 5),
+    "tasks": lambda dice: dice.randint(1, 3),
+    "most": lambda dice: dice.randint(1, 3),
+    "odd": lambda dice: dice.randint(0, 5),
+    "mask": lambda dice: dice.randint(1, 31),
+    "strikes": lambda dice: dice.randint(STRIKES, STRIKES + 1),
+    "order": lambda dice: [dice.randrange(12) for _ in range(dice.randint(1, 6))],
+    "blame": lambda dice: dice.choice(["nobody", "row", "row", "batch", "stale"]),
+    **dict.fromkeys(("at", "row"), lambda dice: dice.randrange(12)),
+    **dict.fromkeys(("stream", "bounces", "of_batch", "final"), lambda dice: dice.random() < 0.5),
+}
+"""The same arguments, thrown with plain dice."""
+
+
+def walk(seed: int, steps: int) -> Counter[str]:
+    """A long way through one world, without hypothesis, whose worlds are many and short; says what happened how often."""
+    dice, world, seen = Random(seed), World(), Counter[str]()
+    world.begin(workers=dice.randint(1, 3), forgive=dice.random() < 0.5, static=dice.random() < 0.2)
+    for _ in range(steps):
+        possible = [name for name, (when, _, weight) in EVENTS.items() if when(world) for _ in range(weight)]
+        name = dice.choice(possible)
+        seen[name] += 1
+        world.sound = False
+        getattr(world, name)(**{argument: DICE[argument](dice) for argument in EVENTS[name][1]})
+        world.all_is_well()
+    world.teardown()
+    return seen
+
+
 class World(Ground):
     @rule(data=st.data())
     def something_happens(self, data: st.DataObject) -> None:
-        """Chosen here among what can happen now: hypothesis' own choice of rules spends most steps on those that are always possible."""
+        """Chosen here among what can happen now: hypothesis' own choice of rules spends most steps on those that are always possible,
+        and its own choice from a list on the first ones."""
         self.sound = False
         possible = [name for name, (when, _, weight) in EVENTS.items() if when(self) for _ in range(weight)]
-        name = data.draw(st.sampled_from(possible), label="what happens")
+        name = Random(data.draw(st.integers(0, 2**64 - 1), label="what happens")).choice(possible)
         getattr(self, name)(**{argument: data.draw(values, label=argument) for argument, values in EVENTS[name][1].items()})
 
     # --- choosing ---
@@ -73,6 +118,7 @@ class World(Ground):
         process = self.processes[worker]
         task, process.running = process.running, None
         assert task is not None
+        self.lost.discard(task.number)
         self.perform(self.state.handle(TaskEnded(worker, task.number, ending, **more)))  # type: ignore[arg-type]
 
     def task_of(self, worker: int) -> tuple[Task, Made]:
@@ -84,21 +130,23 @@ class World(Ground):
 
     @event(when=lambda self: len(self.made) < MOST_BATCHES, weight=2, rows=st.integers(1, 5), tasks=st.integers(1, 3), stream=st.booleans())
     def submit(self, rows: int, tasks: int, stream: bool) -> None:
-        number, slot = self.numbers, next(slot for slot in range(99) if slot not in self.slots)
+        number, slot = self.numbers, self.new_slot(self.numbers)
         self.numbers += 1
         bound = number % len(self.processes) if self.static else None
         streams = stream and self.static
         self.made[number] = Made(slot, rows, bound, streams)
-        self.slots[slot] = number
         self.perform(self.state.submit(number, slot, rows, 1 if self.static else tasks, stream=bound if streams else None, worker=bound))
 
     @event(when=lambda self: self.resolved(Phase.READY, Phase.FAILED, Phase.EMPTY, Phase.HOLED), at=any_of)
     def deliver(self, at: int) -> None:
         number = self.pick(self.resolved(Phase.READY, Phase.FAILED, Phase.EMPTY, Phase.HOLED), at)
         batch = self.state.take(number)
-        assert batch.slot == self.made[number].slot
-        del self.slots[batch.slot]
-        self.forget(number)
+        assert self.slots[batch.slot] == number
+        if batch.phase in (Phase.READY, Phase.HOLED) and not batch.must_reload:
+            wrong = [row for row in range(batch.rows) if row not in batch.bad_rows and self.memory[batch.slot].get(row) != number]
+            assert not wrong, f"rows {wrong} of batch {number} are not in slot {batch.slot}"
+        del self.made[number]
+        self.forget(batch.slot)
 
     @event(when=lambda self: self.resolved(Phase.HOLED), at=any_of, most=st.integers(1, 3))
     def repair(self, at: int, most: int) -> None:
@@ -128,9 +176,12 @@ class World(Ground):
     @event(when=lambda self: self.busy() and self.forgotten_since < self.numbers)
     def new_epoch(self) -> None:
         for worker in self.alive():
-            self.state.take_back_to_backlog(TakenBack(worker, self.unread_of(worker)))
+            self.perform(self.state.take_back_to_backlog(TakenBack(worker, self.unread_of(worker))))
         for batch in self.made.values():
             batch.discarded = True
+        for hedge in list(self.hedges):
+            self.forget_hedge(hedge)
+            self.lost.add(hedge)
         self.forgotten_since = self.numbers
         self.perform(self.state.discard_all())
 
@@ -164,7 +215,13 @@ class World(Ground):
         self.finish_of(self.pick(self.busy(), at), layout=int(odd == 0), packs=odd == 1)
 
     def finish_of(self, worker: int, layout: int = 0, packs: bool = False, bad: frozenset[int] = frozenset()) -> None:
-        task, batch = self.task_of(worker)
+        task = self.processes[worker].running
+        assert task is not None
+        self.memory[self.writes[task.number]].update(dict.fromkeys((row for row in task.row_range() if row not in bad), task.batch))
+        if not self.comes_first(task):
+            self.end_task(worker, Ending.ROWS, rows=task.rows, layout=layout)
+            return
+        batch = self.made[task.batch]
         batch.loaded.update(row for row in task.row_range() if row not in bad)
         if task.whole and packs:
             self.end_task(worker, Ending.PARCEL, rows=task.rows, parcel_bytes=9)
@@ -173,50 +230,110 @@ class World(Ground):
         batch.spoiled |= len(batch.layouts) > 1
         self.end_task(worker, Ending.ROWS, rows=task.rows, layout=layout)
 
+    def comes_first(self, task: Task) -> bool:
+        """A good result: whether it counts. Whoever ran beside it has lost."""
+        if task.number in self.hedges:
+            beside = self.hedges[task.number]
+            if self.forget_hedge(task.number):
+                return False
+            if self.held_anywhere(beside):
+                self.lost.add(beside)
+            return True
+        self.loses_its_hedge(task)
+        return task.number not in self.lost
+
+    def loses_its_hedge(self, task: Task) -> None:
+        hedge = self.hedge_of(task)
+        if hedge is not None:
+            self.forget_hedge(hedge)
+            self.lost.add(hedge)
+
+    def counts(self, worker: int) -> bool:
+        """Before a bad end: whether anybody minds. A hedge that ends badly is forgotten."""
+        task = self.processes[worker].running
+        assert task is not None
+        role = self.role(task)
+        if role == "hedge":
+            self.forget_hedge(task.number)
+        elif role == "task":
+            self.loses_its_hedge(task)
+        return role == "task"
+
+    def late(self) -> list[int]:
+        return [number for number in self.holding() if self.state.late_task([number])]
+
+    @event(when=lambda self: self.late(), weight=6, at=any_of)
+    def hedge(self, at: int) -> None:
+        task = self.state.late_task([self.pick(self.late(), at)])
+        assert task is not None
+        assert self.role(task) == "task"
+        assert not self.made[task.batch].discarded
+        (send,) = self.state.hedge(task, self.new_slot(task.batch))
+        assert isinstance(send, Send)
+        self.hedges[send.task.number] = task.number
+        self.perform([send])
+
     @event(when=lambda self: self.forgive and self.busy(), at=any_of, mask=st.integers(1, 31), bounces=st.booleans())
     def finish_with_bad_rows(self, at: int, mask: int, bounces: bool) -> None:
         worker = self.pick(self.busy(), at)
-        task, batch = self.task_of(worker)
+        task = self.processes[worker].running
+        assert task is not None
         bad = frozenset(row for row in task.row_range() if mask >> row & 1)
         for row in bad:
             self.report_row(task, row)
         if bad and (bounces or len(bad) == task.rows):
-            batch.spoiled = True
+            if self.counts(worker):
+                self.made[task.batch].spoiled = True
             self.end_task(worker, Ending.BOUNCED)
         else:
             self.finish_of(worker, bad=bad)
 
     @event(when=lambda self: self.forgive and self.busy(), at=any_of, row=any_of)
     def report_and_go_on(self, at: int, row: int) -> None:
-        task, _ = self.task_of(self.pick(self.busy(), at))
+        task = self.processes[self.pick(self.busy(), at)].running
+        assert task is not None
         self.report_row(task, self.pick(list(task.row_range()), row))
 
     def report_row(self, task: Task, row: int) -> None:
-        self.made[task.batch].reported.add(row)
+        if task.number in self.hedges:
+            self.withheld.setdefault(task.number, set()).add(row)
+        elif task.number not in self.lost:
+            self.made[task.batch].reported.add(row)
         self.perform(self.state.handle(RowFailed(task.number, row, Bad(row))))
 
-    @event(when=lambda self: any(not self.task_of(worker)[0].whole for worker in self.busy()), weight=3, at=any_of)
+    def running_parts(self) -> list[int]:
+        return [number for number, process in enumerate(self.processes) if process.running and not process.running.whole]
+
+    @event(when=lambda self: self.running_parts(), weight=3, at=any_of)
     def bounce(self, at: int) -> None:
-        worker = self.pick([worker for worker in self.busy() if not self.task_of(worker)[0].whole], at)
-        self.task_of(worker)[1].spoiled = True
+        worker = self.pick(self.running_parts(), at)
+        if self.counts(worker):
+            self.task_of(worker)[1].spoiled = True
         self.end_task(worker, Ending.BOUNCED)
 
-    @event(when=lambda self: any(self.task_of(worker)[1].stream for worker in self.busy()), at=any_of)
+    def running_streams(self) -> list[int]:
+        running = [(number, process.running) for number, process in enumerate(self.processes)]
+        return [number for number, task in running if task and self.role(task) == "task" and self.made[task.batch].stream]
+
+    @event(when=lambda self: self.running_streams(), at=any_of)
     def end_stream(self, at: int) -> None:
-        worker = self.pick([worker for worker in self.busy() if self.task_of(worker)[1].stream], at)
+        worker = self.pick(self.running_streams(), at)
         self.task_of(worker)[1].empty = True
         self.end_task(worker, Ending.STREAM_ENDED)
 
     @event(when=lambda self: self.busy(), at=any_of, row=any_of, of_batch=st.booleans())
     def fail(self, at: int, row: int, of_batch: bool) -> None:
         worker = self.pick(self.busy(), at)
-        task, batch = self.task_of(worker)
+        task = self.processes[worker].running
+        assert task is not None
         failure = Bad(None, None) if of_batch else Bad(self.pick(list(task.row_range()), row))
-        if failure.row is None or not self.forgive:
-            batch.erred = True
-        else:
-            batch.reported.add(failure.row)
-            batch.spoiled |= task.whole
+        if self.counts(worker):
+            batch = self.made[task.batch]
+            if failure.row is None or not self.forgive:
+                batch.erred = True
+            else:
+                batch.reported.add(failure.row)
+                batch.spoiled |= task.whole
         self.end_task(worker, Ending.FAILED, failure=failure)
 
     # --- life and death ---
@@ -234,7 +351,9 @@ class World(Ground):
         worker = self.pick(self.holding(), at)
         process = self.processes[worker]
         task = process.running
-        self.processes[worker] = Process(alive=False)
+        promoted = self.bury(worker)
+        if task is not None and (promoted or self.role(task) != "task" or task.number not in self.writes):
+            task = None
         if process.leaving or task is None or blame in ("nobody", "stale"):
             stale = blame == "stale" and not process.leaving
             self.perform(self.state.handle(WorkerGone(worker, 10**6, 0, "lost") if stale else WorkerGone(worker)))
@@ -242,15 +361,33 @@ class World(Ground):
         suspect = WHOLE_BATCH if blame == "batch" else self.pick(list(task.row_range()), row)
         self.die_of(task, WorkerGone(worker, task.number, suspect, "lost", final, strikes))
 
+    def bury(self, worker: int) -> list[int]:
+        """What it held is dropped, where it was a second run; a second run of what it held takes its place. The tasks replaced so."""
+        process, self.processes[worker] = self.processes[worker], Process(alive=False)
+        replaced = []
+        for task in process.held():
+            hedge = self.hedge_of(task)
+            if self.role(task) != "task":
+                self.lost.discard(task.number)
+                self.withheld.pop(task.number, None)
+                self.hedges.pop(task.number, None)
+                del self.writes[task.number]  # nobody's
+            elif hedge is not None:
+                self.made[task.batch].reported |= self.forget_hedge(hedge)
+                replaced.append(task.number)
+        return replaced
+
     def running_guilty(self) -> list[int]:
-        return [worker for worker in self.busy() for task, batch in [self.task_of(worker)] if batch.guilty in task.row_range()]
+        running = [(number, process.running) for number, process in enumerate(self.processes)]
+        own = [(number, task) for number, task in running if task and self.role(task) == "task" and self.hedge_of(task) is None]
+        return [number for number, task in own if self.made[task.batch].guilty in task.row_range()]
 
     @event(when=lambda self: self.running_guilty(), weight=3, at=any_of)
     def die_of_the_same_row(self, at: int) -> None:
         worker = self.pick(self.running_guilty(), at)
         task, batch = self.task_of(worker)
         if not self.processes[worker].leaving:
-            self.processes[worker] = Process(alive=False)
+            self.bury(worker)
             self.die_of(task, WorkerGone(worker, task.number, batch.guilty, "lost"))
 
     def die_of(self, task: Task, gone: WorkerGone) -> None:
@@ -290,7 +427,7 @@ class World(Ground):
         self.hand_back(worker)
 
     def go(self, worker: int) -> None:
-        self.processes[worker] = Process(alive=False)
+        self.bury(worker)
         self.perform(self.state.handle(WorkerGone(worker)))
 
     def teardown(self) -> None:
@@ -309,5 +446,6 @@ class World(Ground):
             if not any(process.held() or not process.accepting for process in self.processes):
                 break
         assert not self.state.backlog
+        assert set(self.slots) == {batch.slot for batch in self.state.batches.values()}, "slots that nobody uses and nobody frees"
         assert not any(batch.discarded for batch in self.made.values()), "slots that are never freed"
         assert all(batch.phase is not Phase.LOADING for batch in self.state.batches.values()), "batches that never end"

@@ -302,7 +302,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 indices = list(indices)  # but __getitems__ gets what the batch sampler gave, be it a list or a tuple
             worker = planned.number % self._num_workers if self._static else None
             tasks = self._tasks_for(planned.rows)
-            content = Content(indices, planned.position, divisible=self._auto_collation and isinstance(indices, (list, array)))
+            divisible = self._auto_collation and isinstance(indices, (list, array))
+            content = Content(indices, planned.position, divisible, rows=divisible and self._may_split)
             self.pool.submit(ticket, content, planned.rows, tasks, worker)
 
     def _submit_streams(self, room: int) -> None:
@@ -317,8 +318,11 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self.pool.submit(ticket, Content(b"", 0, divisible=False), self._batch_rows, 1, worker, stream=stream)
 
     def _tasks_for(self, rows: int) -> int:
-        splits = self._splits and not self._static and not self._whole_only
-        return tasks_per_batch(rows, self._num_workers, self.pool.costs.sample_ns, splits)
+        return tasks_per_batch(rows, self._num_workers, self.pool.costs.sample_ns, self._may_split)
+
+    @property
+    def _may_split(self) -> bool:
+        return self._splits and not self._static and not self._whole_only
 
     def _room(self) -> int:
         """How many batches may be in flight now."""

@@ -36,6 +36,7 @@ class Ring:
         self._free: deque[int] = deque()
         self._retired: list[int] = []  # numbers whose memory went back to the system
         self._filling: set[int] = set()
+        self._abandoned: set[int] = set()
         self._lent: dict[int, weakref.ref[Any]] = {}
         self._returned: deque[int] = deque()  # appended to by finalizers, in any thread, at any moment
         self._quarantined: dict[int, set[int]] = {}
@@ -62,7 +63,8 @@ class Ring:
     def give_back(self, slot: int) -> None:
         """A slot that was taken but not lent; every worker that wrote to it has finished or is dead."""
         self._filling.discard(slot)
-        self._free.append(slot)
+        if slot not in self._abandoned:
+            self._free.append(slot)
 
     def recall_filling(self, usable: bool = True) -> None:
         """The workers that were filling them are gone; `usable`: all of them, so nobody writes there any more."""
@@ -73,6 +75,7 @@ class Ring:
     def abandon(self, slot: int) -> None:
         """Never use it again: a worker that cannot be ended may still write to it."""
         self._filling.discard(slot)
+        self._abandoned.add(slot)
 
     def lend(self, slot: int, size_bytes: int) -> Any:
         """The slot's bytes; the slot comes home when the returned array and everything made over it are gone."""

@@ -57,3 +57,16 @@ class RestartBudget:
 def stall_intervals_s(first_s: float, reports: int) -> float:
     """When the next stall report is due, counted from the start of the wait: at 1×, 3×, 7×, 15× … of the first."""
     return float(first_s * (2 ** (reports + 1) - 1))
+
+
+LATE_SAMPLE, LATE_TASK = 10, 4
+LATE_AT_LEAST_S = 0.2
+
+
+def is_late(in_sample_s: float, in_task_s: float, samples: int, typical_s: float | None) -> bool:
+    """Whether a sample, or all `samples` of its task together, takes so much longer than usual (`typical_s` a sample) that a worker
+    with nothing to do may as well try too; never before something is known."""
+    if typical_s is None:
+        return False
+    limit_s = max(LATE_AT_LEAST_S, LATE_SAMPLE * typical_s)
+    return in_sample_s > limit_s or in_task_s > max(LATE_AT_LEAST_S, LATE_TASK * typical_s * samples)

@@ -41,13 +41,14 @@ from antifreeze.channel.messages import (
 from antifreeze.errors import LoaderClosed, LoaderGaveUp, LoaderTimeout, LoadingError, WorkerStartFailed
 from antifreeze.events import Happening, Story
 from antifreeze.options import Options
+from antifreeze.slots.gathering import gather_rows
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor import telling
 from antifreeze.supervisor.clean_server import PickledSpecs, cloudpickle_dumps
 from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.observe import oom_kills, private_bytes
-from antifreeze.supervisor.policy import RestartBudget, stall_intervals_s
+from antifreeze.supervisor.policy import RestartBudget, is_late, stall_intervals_s
 from antifreeze.supervisor.process import Born, ByContext, ByServer, Exit, WorkerProcess
 from antifreeze.supervisor.state import (
     STRIKES,
@@ -56,6 +57,7 @@ from antifreeze.supervisor.state import (
     Batch,
     Ending,
     FreeSlot,
+    Gather,
     PoolState,
     RowFailed,
     Send,
@@ -73,6 +75,7 @@ from antifreeze.worker.journal import Entry, Stage
 from antifreeze.worker.main import WorkerSpec
 
 TICK_S = 0.25
+HEDGE_TICK_S = 0.05
 _worker_keys = itertools.count()
 UNKILLABLE_S = 5.0
 
@@ -100,6 +103,7 @@ class Pool:
         self._killed_at: dict[int, float] = {}
         self._recycling: set[int] = set()
         self._failed_starts = 0
+        self._tick_s = HEDGE_TICK_S if options.hedge else TICK_S
         self._pickled_specs: PickledSpecs | None = None
         self._forks = context.get_start_method() == "fork"
         self._began_s = time.monotonic()
@@ -164,7 +168,7 @@ class Pool:
 
     def submit(self, number: int, content: Content, rows: int, tasks: int, worker: int | None, stream: int | None = None) -> None:
         self.contents[number] = content
-        self._perform(self.state.submit(number, self.ring.take(), rows, tasks, stream=stream, worker=worker))
+        self._perform(self.state.submit(number, self.ring.take(), rows, tasks, stream=stream, worker=worker, divisible=content.rows))
 
     def fill_row(self, number: int, row: int, index: Any) -> None:
         self.contents[number].indices[row] = index
@@ -205,6 +209,8 @@ class Pool:
                 self._send_task(action.worker, action.task)
             elif isinstance(action, FreeSlot):
                 self.ring.give_back(action.slot)
+            elif isinstance(action, Gather):
+                self._gather(action)
             else:
                 self._take_back(action.worker)
 
@@ -223,7 +229,7 @@ class Pool:
             Work(
                 task.number,
                 task.batch,
-                batch.slot,
+                batch.slot if task.slot is None else task.slot,
                 batch.rows,
                 task.first_row,
                 task.rows,
@@ -269,7 +275,43 @@ class Pool:
                 if isinstance(message, Stop):
                     self._send(worker, message)
             unread = tuple(message.task for message in messages if isinstance(message, Work))
-            self.state.take_back_to_backlog(TakenBack(number, unread))
+            self._perform(self.state.take_back_to_backlog(TakenBack(number, unread)))
+
+    # --- a late task a second time ---
+
+    def _hedge_late(self) -> None:
+        """One late task, if a worker is idle and the budget has room for another slot."""
+        now_s, sample_ns = time.monotonic(), self.costs.sample_ns
+        typical_s = None if sample_ns is None else sample_ns / 1e9
+        late = []
+        for number, worker in enumerate(self.crew.workers):
+            queue = self.state.workers[number].queue
+            if worker is None or not queue or number in self._killed_at:
+                continue
+            look = self._watch.look(number, now_s)
+            if look.entry.task == queue[0].number and look.entry.stage in (Stage.FETCH, Stage.COLLATE):
+                rows, together = queue[0].rows, self._whole_batch_calls or look.entry.stage is Stage.COLLATE
+                in_sample_s = 0.0 if together else now_s - look.since_s
+                if is_late(in_sample_s, now_s - look.entry.since_ns / 1e9, rows, typical_s):
+                    late.append(number)
+        task = self.state.late_task(late) if late else None
+        if task is not None and self._has_room_for_hedge():
+            text = f"rows {task.first_row}–{task.first_row + task.rows - 1} of batch {task.batch} are late and are loaded a second time"
+            self._tell(Happening.HEDGE, text)
+            self.costs.hedges += 1
+            self._perform(self.state.hedge(task, self.ring.take()))
+
+    def _has_room_for_hedge(self) -> bool:
+        budget, slots = self.options.memory_budget_bytes, max(1, len(self.state.batches))
+        return budget is None or self.ring.used_bytes() * (slots + 1) <= budget * slots
+
+    def _gather(self, action: Gather) -> None:
+        batch, slot = self.state.batches[action.batch], self.ring.take()
+        if action.pieces:
+            assert batch.layout is not None
+            pieces = [(piece.slot, piece.first_row, piece.rows) for piece in action.pieces]
+            gather_rows(self.ring.arena, self.layouts[batch.layout], batch.rows, pieces, slot)
+        self._perform(self.state.gathered(action, slot))
 
     # --- waiting ---
 
@@ -293,13 +335,15 @@ class Pool:
         reports = 0
         while True:
             self._perform(self.state.recalls())
-            self._drain(TICK_S if timeout_s is None else min(TICK_S, timeout_s))
+            self._drain(self._tick_s if timeout_s is None else min(self._tick_s, timeout_s))
             if (result := found()) is not None:
                 self.costs.blocked_s += time.monotonic() - began_s
                 return result
             waited_s = time.monotonic() - began_s
             reason = waiting_for if isinstance(waiting_for, str) else waiting_for()
             self._check_deadlines()
+            if self.options.hedge:
+                self._hedge_late()
             first_s = self.options.stall_report_s
             if first_s is not None and waited_s >= stall_intervals_s(first_s, reports):
                 reports += 1
@@ -444,12 +488,13 @@ class Pool:
         self.crew.workers[number] = None
         self.crew.abandoned.append(worker)
         worker.disown()
-        for batch in {task.batch for task in self.state.workers[number].queue}:
-            moved = self.state.batches[batch]
-            self.ring.abandon(moved.slot)
-            held = sum(task.batch == batch for task in self.state.workers[number].queue)
-            moved.slot = self.ring.take()
-            moved.must_reload |= moved.rows_loaded > 0 or len(moved.open_tasks) > held
+        queue = self.state.workers[number].queue
+        for slot in {self.state.slot_of(task) for task in queue}:
+            self.ring.abandon(slot)
+            for moved in [batch for batch in self.state.batches.values() if batch.slot == slot]:
+                held = sum(task.batch == moved.number for task in queue)
+                moved.slot = self.ring.take()
+                moved.must_reload |= moved.rows_loaded > 0 or len(moved.open_tasks) > held
         self._replace(number, self._blame.pop(number, WorkerGone(number)))
 
     def _recycle_if_due(self, number: int) -> None:
@@ -470,11 +515,19 @@ class Pool:
         """Who was at it when the worker ended by itself."""
         if entry.stage in (Stage.STARTING, Stage.INITIALISING, Stage.IDLE, Stage.SEND, Stage.ENDED):
             return WorkerGone(number)
-        whole = self._whole_batch_calls or entry.stage in (Stage.COLLATE, Stage.WRITE)
+        whole = self._is_of_batch(number, entry)
         failure = telling.sample_lost(number, entry, self._samples_of(entry, whole), self._explain(end))
         # a kill from outside says little about the sample; a crash says more
         strikes = STRIKES + 1 if end.code in (-signal.SIGKILL, -signal.SIGTERM) else STRIKES
         return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, strikes=strikes)
+
+    def _is_of_batch(self, number: int, entry: Entry) -> bool:
+        """Whether the worker is (was) at all samples of its task together, so that none of them alone can be blamed."""
+        if self._whole_batch_calls:
+            return True
+        task = next((task for task in self.state.workers[number].queue if task.number == entry.task), None)
+        alone = task is not None and task.rows == 1 and self.contents[task.batch].divisible
+        return entry.stage in (Stage.COLLATE, Stage.WRITE) and not alone
 
     def _samples_of(self, entry: Entry, whole: bool) -> str | None:
         """The samples of the batch, where not one of them but the batch is at fault."""
@@ -517,7 +570,7 @@ class Pool:
         entry = look.entry
         if entry.stage not in (Stage.FETCH, Stage.COLLATE, Stage.WRITE):
             return WorkerGone(number)
-        whole = self._whole_batch_calls or entry.stage is not Stage.FETCH
+        whole = self._is_of_batch(number, entry)
         samples = self._samples_of(entry, whole)
         failure = telling.sample_overdue(number, worker, entry, samples, now_s - look.since_s, self.options.sample_timeout_s)
         return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, strikes=STRIKES + 1)
@@ -542,7 +595,7 @@ class Pool:
         if entry.stage in (Stage.STARTING, Stage.INITIALISING):
             self._tell(Happening.DEADLINE, f"worker {number} (pid {worker.pid}) did not start within {stuck_s:.1f} s\n{where_is(worker)}")
         else:
-            whole = self._whole_batch_calls or entry.stage in (Stage.COLLATE, Stage.WRITE)
+            whole = self._is_of_batch(number, entry)
             failure = telling.sample_overdue(number, worker, entry, self._samples_of(entry, whole), stuck_s, self.options.sample_timeout_s)
             self._tell(Happening.DEADLINE, failure.message)
             self._blame[number] = WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, final=True)

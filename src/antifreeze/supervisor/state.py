@@ -9,15 +9,20 @@
 3. The task a worker died in is suspected by its row: it is given out again split around that row, so that only the guilty
    sample stays alone. A row suspected twice, or ended by its deadline, is bad.
 4. In a static plan (streams; generators seeded by worker_init_fn) a task may only be done by the worker it is bound to.
+5. Where not a row but what was done to all rows of a task ended the worker, the rows are given out one by one, if they can be.
+6. A late task may be run a second time (hedging.py): its batch is resolved by whichever is done first, and what the other one may
+   still write to is free when that one has ended.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+
+from antifreeze.supervisor.hedging import Piece, Races
 
 STRIKES = 2
 WHOLE_BATCH = -1
@@ -36,7 +41,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Task:
-    """Rows first_row … of a batch, in its slot."""
+    """Rows first_row … of a batch, in the batch's slot or in one of its own."""
 
     number: int
     batch: int
@@ -44,6 +49,7 @@ class Task:
     rows: int
     whole: bool
     worker: int | None = None  # the only one that may do it
+    slot: int | None = None  # its own
 
     def row_range(self) -> range:
         return range(self.first_row, self.first_row + self.rows)
@@ -67,6 +73,8 @@ class Batch:
     discarded: bool = False
     short_by: int = 0  # rows at its end that went to earlier batches
     must_reload: bool = False  # its good rows are not all in the slot
+    divisible: bool = False  # its rows may be loaded one by one
+    elsewhere: list[Piece] = field(default_factory=list)  # rows that a hedge was first to load
 
     def first_error(self) -> Any:
         return self.errors[min(self.errors)]
@@ -104,7 +112,17 @@ class FreeSlot:
     slot: int
 
 
-Action = Send | TakeBack | FreeSlot
+@dataclass(frozen=True)
+class Gather:
+    """The batch needs another slot, with these rows in it: its own is still written to, or its rows lie in several.
+    PoolState.gathered() is told which."""
+
+    batch: int
+    pieces: tuple[Piece, ...]
+    from_slots: tuple[int, ...]
+
+
+Action = Send | TakeBack | FreeSlot | Gather
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -170,6 +188,7 @@ class PoolState:
         self.batches: dict[int, Batch] = {}
         self.backlog: deque[Task] = deque()
         self._tasks: dict[int, tuple[Task, int | None]] = {}  # open tasks, and whose they are
+        self._races = Races()
         self._next_task = 0
 
     def __repr__(self) -> str:
@@ -178,9 +197,18 @@ class PoolState:
 
     # --- what the pool asks for ---
 
-    def submit(self, number: int, slot: int, rows: int, tasks: int, stream: int | None = None, worker: int | None = None) -> list[Action]:
-        """A new batch, to be loaded in `tasks` tasks; `worker` binds it."""
-        batch = Batch(number, slot, rows, stream, worker)
+    def submit(
+        self,
+        number: int,
+        slot: int,
+        rows: int,
+        tasks: int,
+        stream: int | None = None,
+        worker: int | None = None,
+        divisible: bool = False,
+    ) -> list[Action]:
+        """A new batch, to be loaded in `tasks` tasks; `worker` binds it; `divisible`: its rows may be loaded one by one."""
+        batch = Batch(number, slot, rows, stream, worker, divisible=divisible or tasks > 1)
         self.batches[number] = batch
         for first, count in _split_evenly(rows, tasks):
             self._add_task(batch, first, count, whole=tasks == 1, worker=worker)
@@ -213,8 +241,10 @@ class PoolState:
     def discard_all(self) -> list[Action]:
         """The epoch is over for the user: what is not begun is forgotten, what runs is waited out by its slot."""
         actions: list[Action] = []
+        for hedge in self._races.hedges():
+            self._lose_hedge(hedge)
         for task in list(self.backlog):
-            self._drop(task)
+            actions += self._drop(task)
         self.backlog.clear()
         for batch in list(self.batches.values()):
             batch.discarded = True
@@ -226,6 +256,7 @@ class PoolState:
         self.batches.clear()
         self.backlog.clear()
         self._tasks.clear()
+        self._races.clear()
 
     def recalls(self) -> list[Action]:
         """Called when the loop waits: who has nothing to do may do what others have not begun."""
@@ -234,6 +265,91 @@ class PoolState:
         return [
             TakeBack(worker.number) for worker in self.workers if sum(task.worker is None for task in worker.queue) >= _ONE_RUNS_ONE_WAITS
         ]
+
+    # --- a late task a second time ---
+
+    def late_task(self, late: Collection[int]) -> Task | None:
+        """The oldest task that one of the `late` workers is at, where somebody idle may run it too."""
+        if not any(worker.live and not worker.queue for worker in self.workers):
+            return None
+        running = [self.workers[number].queue[0] for number in late if self.workers[number].queue]
+        return min((task for task in running if self._may_hedge(task)), key=lambda task: task.batch, default=None)
+
+    def _may_hedge(self, task: Task) -> bool:
+        races = self._races
+        known = task.worker is None and task.number in self._tasks and not self.batches[task.batch].discarded
+        return known and not races.is_hedge(task.number) and races.hedge_of(task.number) is None
+
+    def hedge(self, task: Task, slot: int) -> list[Action]:
+        """Once more, by somebody idle, into `slot`."""
+        worker = next(worker for worker in self.workers if worker.live and not worker.queue)
+        hedge = Task(self._next_task, task.batch, task.first_row, task.rows, task.whole, None, slot)
+        self._next_task += 1
+        self._races.begin(task.number, hedge)
+        self._tasks[hedge.number] = (hedge, worker.number)
+        worker.queue.append(hedge)
+        return [Send(worker.number, hedge)]
+
+    def slot_of(self, task: Task) -> int:
+        """What a task in a worker's queue may write to."""
+        lost = self._races.losers.get(task.number)
+        return lost if lost is not None else self._slot_of(task)
+
+    def _slot_of(self, task: Task) -> int:
+        return self.batches[task.batch].slot if task.slot is None else task.slot
+
+    def _free(self, slot: int | None) -> list[Action]:
+        """Unless somebody still writes to it, or a batch has it: then it is free when that ends."""
+        if slot is None or self._races.writes_to(slot) or any(batch.slot == slot for batch in self.batches.values()):
+            return []
+        return [FreeSlot(slot)]
+
+    def _hedge_ended(self, hedge: Task, event: TaskEnded) -> bool:
+        """Whether it has won: then the task it ran beside has lost."""
+        number, bad_rows = self._races.end(hedge.number)
+        if event.ending not in (Ending.ROWS, Ending.PARCEL) or bad_rows or self.batches[hedge.batch].discarded:
+            return False
+        task, owner = self._tasks.pop(number)
+        self.batches[task.batch].open_tasks.discard(number)
+        if owner is None:
+            self.backlog.remove(task)
+        else:
+            self._races.lose(number, self._slot_of(task))
+        return True
+
+    def _lose_hedge(self, hedge: Task) -> None:
+        self._races.end(hedge.number)
+        del self._tasks[hedge.number]
+        assert hedge.slot is not None
+        self._races.lose(hedge.number, hedge.slot)
+
+    def _forget_hedge(self, hedge: Task) -> list[Action]:
+        """No worker has it any more."""
+        self._races.end(hedge.number)
+        del self._tasks[hedge.number]
+        return self._free(hedge.slot)
+
+    def _put_hedge_in_place_of(self, task: Task, hedge: Task) -> None:
+        batch = self.batches[task.batch]
+        _, bad_rows = self._races.end(hedge.number)
+        batch.bad_rows.update(bad_rows)
+        del self._tasks[task.number]
+        batch.open_tasks.discard(task.number)
+        batch.open_tasks.add(hedge.number)
+
+    def _settle(self, batch: Batch) -> list[Action]:
+        """All tasks of the batch have ended: its rows come together in a slot to which nobody writes."""
+        pieces, batch.elsewhere = batch.elsewhere, []
+        slots = tuple(piece.slot for piece in pieces)
+        if len(pieces) == 1 and pieces[0].rows == batch.rows and not batch.must_reload:
+            old, batch.slot = batch.slot, slots[0]
+            return self._free(old)
+        kept = () if batch.layout is None or batch.must_reload else (*_rest(batch, pieces), *pieces)
+        return [Gather(batch.number, kept, (batch.slot, *slots))]
+
+    def gathered(self, done: Gather, slot: int) -> list[Action]:
+        self.batches[done.batch].slot = slot
+        return [action for old in done.from_slots for action in self._free(old)]
 
     # --- what happens ---
 
@@ -250,17 +366,46 @@ class PoolState:
         return self._taken_back(event)
 
     def _row_failed(self, event: RowFailed) -> list[Action]:
+        if event.task not in self._tasks:
+            return []
+        if self._races.is_hedge(event.task):
+            self._races.note_bad_row(event.task, event.row, event.failure)
+            return []
         task, _ = self._tasks[event.task]
         self.batches[task.batch].bad_rows[event.row] = event.failure
         return []
 
     def _task_ended(self, event: TaskEnded) -> list[Action]:
         if event.task not in self._tasks:
-            return []
+            return self._loser_ended(event)
         task, _ = self._tasks.pop(event.task)
         self.workers[event.worker].queue.remove(task)
         batch = self.batches[task.batch]
+        if self._races.is_hedge(task.number) and not self._hedge_ended(task, event):
+            return self._free(task.slot)
         batch.open_tasks.discard(task.number)
+        hedge = self._races.hedge_of(task.number)
+        if hedge is not None:
+            self._lose_hedge(hedge)
+        if task.slot is not None:
+            return self._ended_elsewhere(batch, task, task.slot, event)
+        return self._ended(batch, task, event)
+
+    def _loser_ended(self, event: TaskEnded) -> list[Action]:
+        slot = self._races.losers.pop(event.task, None)
+        if slot is None:
+            return []  # of an epoch that is forgotten
+        worker = self.workers[event.worker]
+        worker.queue = deque(task for task in worker.queue if task.number != event.task)
+        return self._free(slot)
+
+    def _ended_elsewhere(self, batch: Batch, task: Task, slot: int, event: TaskEnded) -> list[Action]:
+        if event.ending in (Ending.ROWS, Ending.PARCEL):
+            batch.elsewhere.append(Piece(slot, task.first_row, task.rows))
+            return self._ended(batch, task, event)
+        return [*self._free(slot), *self._ended(batch, task, event)]
+
+    def _ended(self, batch: Batch, task: Task, event: TaskEnded) -> list[Action]:
         if event.ending is Ending.ROWS:
             batch.rows_loaded += event.rows
             batch.must_reload |= batch.layout not in (None, event.layout)  # two tasks saw samples of different kinds
@@ -292,37 +437,57 @@ class PoolState:
             return self._assign()
         if batch.discarded:
             del self.batches[batch.number]
-            return [FreeSlot(batch.slot)]
+            return [action for slot in (batch.slot, *(piece.slot for piece in batch.elsewhere)) for action in self._free(slot)]
         if batch.phase is Phase.EMPTY:
             return []
+        moves = self._settle(batch) if batch.elsewhere or self._races.writes_to(batch.slot) else []
         if batch.errors:
             batch.phase = Phase.FAILED
         elif batch.bad_rows:
             batch.phase = Phase.HOLED
         elif batch.must_reload:
-            return self._reload(batch, batch.rows)
+            return [*moves, *self._reload(batch, batch.rows)]
         else:
             batch.phase = Phase.READY
-        return self._assign()
+        return [*moves, *self._assign()]
 
     def _worker_gone(self, event: WorkerGone) -> list[Action]:
         worker = self.workers[event.worker]
         worker.live = False
         orphans, worker.queue = worker.queue, deque()
-        for task in reversed(orphans):
-            if self.batches[task.batch].discarded:
-                self._drop(task)
-                continue
-            if task.number == event.task and event.row is not None and (event.row == WHOLE_BATCH or event.row in task.row_range()):
-                self._retry_suspect(task, event.row, event)
-            else:
-                self._tasks[task.number] = (task, None)
-                self.backlog.appendleft(task)
         actions: list[Action] = []
-        for batch in {task.batch for task in orphans}:
+        touched: dict[int, None] = {}
+        for task in reversed(orphans):
+            if task.number in self._races.losers:
+                actions += self._free(self._races.losers.pop(task.number))
+            elif self._races.is_hedge(task.number):
+                actions += self._forget_hedge(task)
+            else:
+                touched[task.batch] = None
+                actions += self._orphaned(task, event)
+        for batch in touched:
             if batch in self.batches:
                 actions += self._resolve_if_done(self.batches[batch])
         return actions
+
+    def _orphaned(self, task: Task, event: WorkerGone) -> list[Action]:
+        batch, hedge = self.batches[task.batch], self._races.hedge_of(task.number)
+        suspect = event.row if task.number == event.task else None
+        if suspect is not None and suspect != WHOLE_BATCH and suspect not in task.row_range():
+            suspect = None
+        if batch.discarded:
+            return self._drop(task)
+        if hedge is not None:
+            if suspect is not None:
+                batch.strikes[suspect] = batch.strikes.get(suspect, 0) + 1
+            self._put_hedge_in_place_of(task, hedge)
+            return self._free(task.slot)
+        if suspect is not None:
+            self._retry_suspect(task, suspect, event)
+            return self._free(task.slot)
+        self._tasks[task.number] = (task, None)
+        self.backlog.appendleft(task)
+        return []
 
     def _retry_suspect(self, task: Task, row: int, event: WorkerGone) -> None:
         batch = self.batches[task.batch]
@@ -337,24 +502,33 @@ class PoolState:
             batch.bad_rows[row] = event.failure
         if task.whole or row == WHOLE_BATCH:
             batch.must_reload |= bad
-            if not bad:
+            if not bad and row == WHOLE_BATCH and batch.divisible and task.rows > 1:
+                for one in reversed(task.row_range()):
+                    self._add_task(batch, one, 1, whole=False, worker=task.worker, first=True)
+            elif not bad:
                 self._add_task(batch, task.first_row, task.rows, whole=task.whole, worker=task.worker, first=True)
             return
         for first, count in reversed(_around(task.row_range(), row, alone=not bad)):
             self._add_task(batch, first, count, whole=False, worker=task.worker, first=True)
 
     def _taken_back(self, event: TakenBack) -> list[Action]:
-        self.take_back_to_backlog(event)
-        return self._assign()
+        return [*self.take_back_to_backlog(event), *self._assign()]
 
-    def take_back_to_backlog(self, event: TakenBack) -> None:
+    def take_back_to_backlog(self, event: TakenBack) -> list[Action]:
         """Without giving them out again at once: the epoch may be over."""
-        queue = self.workers[event.worker].queue
-        for number in reversed(event.tasks):
-            task, _ = self._tasks[number]
-            queue.remove(task)
-            self._tasks[number] = (task, None)
-            self.backlog.appendleft(task)
+        worker = self.workers[event.worker]
+        taken = [task for task in worker.queue if task.number in event.tasks]
+        worker.queue = deque(task for task in worker.queue if task.number not in event.tasks)
+        actions: list[Action] = []
+        for task in reversed(taken):
+            if task.number in self._races.losers:
+                actions += self._free(self._races.losers.pop(task.number))
+            elif self._races.is_hedge(task.number):
+                actions += self._forget_hedge(task)
+            else:
+                self._tasks[task.number] = (task, None)
+                self.backlog.appendleft(task)
+        return actions
 
     def batch_of(self, task: int) -> int | None:
         entry = self._tasks.get(task)
@@ -393,15 +567,25 @@ class PoolState:
             return worker if worker.live else None
         return min((worker for worker in self.workers if worker.live), key=lambda worker: worker.load, default=None)
 
-    def _drop(self, task: Task) -> None:
+    def _drop(self, task: Task) -> list[Action]:
         self._tasks.pop(task.number, None)
-        batch = self.batches[task.batch]
-        batch.open_tasks.discard(task.number)
+        self.batches[task.batch].open_tasks.discard(task.number)
+        return self._free(task.slot)
 
     def _restart_batch(self, batch: Batch, rows: int) -> None:
         batch.rows, batch.rows_loaded, batch.phase = rows, 0, Phase.LOADING
         batch.layout = batch.parcel_bytes = None
         batch.must_reload = False
+
+
+def _rest(batch: Batch, pieces: list[Piece]) -> list[Piece]:
+    """The rows of the batch that lie in its own slot."""
+    rest, first = [], 0
+    for piece in sorted(pieces, key=lambda piece: piece.first_row):
+        rest.append(Piece(batch.slot, first, piece.first_row - first))
+        first = piece.first_row + piece.rows
+    rest.append(Piece(batch.slot, first, batch.rows - first))
+    return [piece for piece in rest if piece.rows > 0]
 
 
 def _split_evenly(rows: int, parts: int) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ class Content:
     indices: Any
     position: int
     divisible: bool  # a list of which a task may take a part
+    rows: bool = False  # its samples may be loaded one by one
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Costs:
     restarts: int = 0
     stalls: int = 0
     blocked_s: float = 0.0  # the parent's: in next(), with nothing to do but wait for workers
+    hedges: int = 0
 
     def add(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int, cpu_ns: int, queued_ns: int = 0) -> None:
         self.fetch_ns += fetch_ns
