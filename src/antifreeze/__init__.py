@@ -11,27 +11,32 @@ channel     messages between the parent and one worker
 plan        which samples make which batch, and where we are
 doctor      why is it frozen, why is it slow
 selftest    the diseases, to be run on any machine
+
+A name is imported when it is first used: `antifreeze --help` and `antifreeze doctor` start without torch.
 """
 
-from antifreeze.delivery.traps import AntifreezeWarning
-from antifreeze.errors import (
-    AntifreezeError,
-    BadSample,
-    BatchNotPicklable,
-    BatchTooLarge,
-    LoaderClosed,
-    LoaderGaveUp,
-    LoaderTimeout,
-    LoadingError,
-    OptionError,
-    SampleLost,
-    SampleTimeout,
-    StateMismatch,
-    TooManyBadSamples,
-    WorkerStartFailed,
-)
-from antifreeze.loader import DataLoader
-from antifreeze.report import Report
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from antifreeze.delivery.traps import AntifreezeWarning
+    from antifreeze.errors import (
+        AntifreezeError,
+        BadSample,
+        BatchNotPicklable,
+        BatchTooLarge,
+        LoaderClosed,
+        LoaderGaveUp,
+        LoaderTimeout,
+        LoadingError,
+        OptionError,
+        SampleLost,
+        SampleTimeout,
+        StateMismatch,
+        TooManyBadSamples,
+        WorkerStartFailed,
+    )
+    from antifreeze.loader import DataLoader
+    from antifreeze.report import Report
 
 __version__ = "0.1.0"
 
@@ -55,3 +60,22 @@ __all__ = [
     "WorkerStartFailed",
     "__version__",
 ]
+
+_HOMES = {"AntifreezeWarning": "antifreeze.delivery.traps", "DataLoader": "antifreeze.loader", "Report": "antifreeze.report"}
+"""Where a public name is defined, if not in antifreeze.errors."""
+
+
+if not TYPE_CHECKING:  # a type checker must see the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'antifreeze' has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(_HOMES.get(name, "antifreeze.errors")), name)
+        globals()[name] = value  # the next use finds it here
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

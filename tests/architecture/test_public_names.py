@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import antifreeze
 
 PUBLIC = [
@@ -32,3 +35,19 @@ def test_the_public_names_are_these() -> None:
 
 def test_every_public_name_is_there() -> None:
     assert [name for name in antifreeze.__all__ if not hasattr(antifreeze, name)] == []
+
+
+def test_every_public_name_is_listed_and_nothing_else_is_there() -> None:
+    assert set(PUBLIC) <= set(dir(antifreeze))
+    assert not hasattr(antifreeze, "no_such_name")
+
+
+def test_nothing_is_imported_before_it_is_used() -> None:
+    program = """if True:
+        import sys, antifreeze, antifreeze.cli, antifreeze.doctor.command, antifreeze.selftest.command
+        assert not {"torch", "numpy"} & set(sys.modules)
+        antifreeze.DataLoader
+        assert "torch" in sys.modules
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
