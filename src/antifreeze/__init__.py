@@ -8,6 +8,7 @@ supervisor  decides what workers do (pure), then acts
 worker      runs in the child: fetches samples, writes rows or parcels
 slots       shared memory: one anonymous file, slots used again and again
 channel     messages between the parent and one worker
+running     an unchanged script, or a notebook, with our loader
 plan        which samples make which batch, and where we are
 doctor      why is it frozen, why is it slow
 selftest    the diseases, to be run on any machine
@@ -75,6 +76,20 @@ if not TYPE_CHECKING:  # a type checker must see the names above, and no others
         value = getattr(import_module(_HOMES.get(name, "antifreeze.errors")), name)
         globals()[name] = value  # the next use finds it here
         return value
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext antifreeze`"""
+    from antifreeze.running.notebook import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """`%unload_ext antifreeze`"""
+    from antifreeze.running.notebook import unload
+
+    unload(shell)
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,8 @@
 A subcommand is a module with two functions:
     configure(parser)      adds its arguments
     run(args) -> int       does the work and returns the exit code
+and, where what follows is another program's command line, a third:
+    split(words)           (our own words, the rest); the rest then goes to run(args, rest)
 
 Exit codes: 0 it worked · 1 it did not, and the last line says why · 2 the command line was wrong · 130 Ctrl-C
 """
@@ -14,7 +16,7 @@ import importlib
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, Protocol, cast
 
@@ -29,6 +31,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
+    "run": Command("antifreeze.running.command", "run a script, unchanged, with antifreeze's DataLoader in the place of torch's"),
     "doctor": Command("antifreeze.doctor.command", "why is this process frozen, or slow, now?"),
     "selftest": Command("antifreeze.selftest.command", "run the diseases on this machine, and see what becomes of them"),
     "replay": Command("antifreeze.replay", "run the samples of a bad_samples_file again"),
@@ -39,7 +42,7 @@ COMMANDS: dict[str, Command] = {
 class _CommandModule(Protocol):
     def configure(self, parser: argparse.ArgumentParser) -> None: ...
 
-    def run(self, args: argparse.Namespace) -> int: ...
+    run: Callable[..., int]
 
 
 def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = COMMANDS) -> int:
@@ -53,16 +56,22 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
     parser, command_parsers = _parsers(commands)
     if module is not None:
         module.configure(command_parsers[str(name)])
+    rest: tuple[list[str], ...] = ()
+    split = getattr(module, "split", None)
+    if split is not None:
+        at = words.index(str(name)) + 1
+        ours, theirs = split(words[at:])
+        words, rest = words[:at] + ours, (theirs,)
     args = parser.parse_args(words)
     if module is None:
         parser.print_help(sys.stderr)
         return WRONG_USAGE
-    return _run(module, args)
+    return _run(module, args, *rest)
 
 
-def _run(module: _CommandModule, args: argparse.Namespace) -> int:
+def _run(module: _CommandModule, args: argparse.Namespace, *rest: list[str]) -> int:
     try:
-        code = module.run(args)
+        code = module.run(args, *rest)
         sys.stdout.flush()  # here, so that a closed pipe is met inside this try
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -8,17 +8,19 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, Sampler
 
+from antifreeze import choices
 from antifreeze.delivery.iterator import LoaderIterator
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.position import Cursor, check_fits, fresh_state
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import OptionError
-from antifreeze.options import Options
+from antifreeze.options import OWN_DEFAULTS, Options
 from antifreeze.plan.randomness import own_generators, set_generator_states
 from antifreeze.report import Report
 from antifreeze.slots.ring import Ring
@@ -78,19 +80,21 @@ class DataLoader(TorchDataLoader[_T_co]):
         bad_samples_file: str | os.PathLike[str] | None = None,
         quarantine: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.options = Options.checked(
-            on_bad_sample=on_bad_sample,
-            max_bad_samples=max_bad_samples,
-            keep_batches_full=keep_batches_full,
-            sample_timeout_s=sample_timeout_s,
-            stall_report_s=stall_report_s,
-            memory_budget=memory_budget,
-            max_restarts_per_minute=max_restarts_per_minute,
-            recycle_worker_after=recycle_worker_after,
-            hedge=hedge,
-            bad_samples_file=bad_samples_file,
-            quarantine=quarantine,
-        )
+        chosen = choices.current()
+        own_arguments = {
+            "on_bad_sample": on_bad_sample,
+            "max_bad_samples": max_bad_samples,
+            "keep_batches_full": keep_batches_full,
+            "sample_timeout_s": sample_timeout_s,
+            "stall_report_s": stall_report_s,
+            "memory_budget": memory_budget,
+            "max_restarts_per_minute": max_restarts_per_minute,
+            "recycle_worker_after": recycle_worker_after,
+            "hedge": hedge,
+            "bad_samples_file": bad_samples_file,
+            "quarantine": quarantine,
+        }
+        self.options = Options.checked(**chosen.fill(own_arguments, OWN_DEFAULTS))
         self._prefetch_asked = prefetch_factor is not None
         self._rows_failed = False
         self._fork_is_unsafe = False
@@ -105,7 +109,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             "shuffle": shuffle,
             "sampler": sampler,
             "batch_sampler": batch_sampler,
-            "num_workers": _count_workers(num_workers),
+            "num_workers": num_workers,
             "collate_fn": collate_fn,
             "pin_memory": pin_memory,
             "drop_last": drop_last,
@@ -118,8 +122,12 @@ class DataLoader(TorchDataLoader[_T_co]):
             "pin_memory_device": pin_memory_device,
             "in_order": in_order,
         }
+        torch_arguments = chosen.with_workers(torch_arguments, isinstance(dataset, IterableDataset))
+        torch_arguments["num_workers"] = _count_workers(torch_arguments["num_workers"])
         super().__init__(dataset, **{name: value for name, value in torch_arguments.items() if name in TORCH_ARGUMENTS})
         self.in_order = in_order
+        if chosen.on_made is not None:
+            chosen.on_made(self)
 
     # --- iterating ---
 
@@ -166,7 +174,11 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def report(self) -> Report:
         """Where the time went, what was skipped and why, and one verdict; of all epochs so far."""
-        return Report.of(self._ledger, self.num_workers)
+        return self._reporter()()
+
+    def _reporter(self) -> Callable[[], Report]:
+        """Makes the report, and holds nothing of the loader that would keep it alive."""
+        return partial(Report.of, self._ledger, self.num_workers)
 
     def __repr__(self) -> str:
         workers = f"{self.num_workers} workers" if self.num_workers else "no workers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -43,17 +44,17 @@ class Options:
     def checked(
         cls,
         *,
-        on_bad_sample: Any,
-        max_bad_samples: Any,
-        keep_batches_full: Any,
-        sample_timeout_s: Any,
-        stall_report_s: Any,
-        memory_budget: Any,
-        max_restarts_per_minute: Any,
-        recycle_worker_after: Any,
-        hedge: Any,
-        bad_samples_file: Any,
-        quarantine: Any,
+        on_bad_sample: Any = "raise",
+        max_bad_samples: Any = None,
+        keep_batches_full: Any = True,
+        sample_timeout_s: Any = 300.0,
+        stall_report_s: Any = 30.0,
+        memory_budget: Any = None,
+        max_restarts_per_minute: Any = 30,
+        recycle_worker_after: Any = None,
+        hedge: Any = False,
+        bad_samples_file: Any = None,
+        quarantine: Any = None,
     ) -> Options:
         """From what the user gave; raises OptionError with the name of the argument."""
         return cls(
@@ -76,6 +77,9 @@ class Options:
         """Whether a bad sample may be anything but an error."""
         return self.on_bad_sample is not OnBadSample.RAISE
 
+
+OWN_DEFAULTS = {name: argument.default for name, argument in inspect.signature(Options.checked).parameters.items()}
+"""What our keyword arguments are where nobody says anything."""
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 

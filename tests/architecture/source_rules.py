@@ -17,6 +17,7 @@ PACKAGE = "antifreeze"
 LAYERS: dict[str, tuple[str, ...]] = {
     "the programs": ("__main__", "selftest"),
     "the public names": ("__init__",),
+    "running scripts": ("running",),
     "what users call": ("cli", "loader+report", "replay"),
     "explaining": ("doctor",),
     "handing out": ("delivery", "tuning"),
@@ -24,7 +25,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "in the child": ("worker",),
     "what workers fill": ("slots", "channel", "plan"),
     "where samples come from": ("sources", "packing", "distributed"),
-    "the vocabulary": ("events", "options", "torch_private"),
+    "the vocabulary": ("events", "choices", "options", "torch_private"),
     "the bottom": ("errors",),
 }
 

@@ -1,0 +1,1 @@
+"""`antifreeze run` and `%load_ext antifreeze`: an unchanged script, with our DataLoader in the place of torch's."""

@@ -1,0 +1,152 @@
+"""The report of every loader of a process: at its end, and when a signal asks for it.
+
+1. The end is where Python runs its exit functions: after the script, also after an exception, sys.exit or Ctrl-C; not after os._exit or a
+   signal that kills, which end the process as they would without us.
+2. A process that was forked has its own roll; it never prints its parent's.
+3. A signal's report is written past Python's buffers, which may be in use at that moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import util
+from types import FrameType
+from typing import Any
+
+from antifreeze.delivery.ledger import Ledger
+from antifreeze.loader import DataLoader
+from antifreeze.report import Report
+
+MOST = 100
+SHOWN = 20
+_LATE = -100  # after multiprocessing has ended and joined what it started
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Holds the loader's ledger, not the loader: it may die when it likes."""
+
+    made_at: str
+    over: str
+    ledger: Ledger
+    report: Callable[[], Report]
+    own_iterator: str | None
+
+    def worth_telling(self) -> bool:
+        return self.own_iterator is not None or self.ledger.timing.batches > 0 or bool(self.ledger.bad_samples)
+
+
+class Roll:
+    """All loaders of this process."""
+
+    def __init__(self, to: str) -> None:
+        self._to = to
+        self._entries: list[Entry] = []
+        self._uncounted = 0
+        self._pid = 0
+
+    def note(self, loader: Any) -> None:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._entries, self._uncounted = [], 0
+            if self._to != "none":
+                util.Finalize(None, self._at_end, exitpriority=_LATE)
+        if len(self._entries) >= MOST:
+            self._entries = [entry for entry in self._entries if entry.worth_telling()]
+        if len(self._entries) >= MOST:
+            self._uncounted += 1
+            return
+        over = type(loader.dataset).__name__
+        self._entries.append(Entry(_made_at(loader), over, loader._ledger, loader._reporter(), _own_iterator(type(loader))))
+
+    def told(self) -> list[Entry]:
+        return [entry for entry in self._entries if self._pid == os.getpid() and entry.worth_telling()]
+
+    def text(self, when: str) -> str:
+        told, rank = self.told(), _rank()
+        lines = [f"antifreeze: {rank}{when}: no loader has delivered anything"] if not told else []
+        for number, entry in enumerate(told[:SHOWN], 1):
+            which = f"loader {number} of {len(told)}" if len(told) > 1 else "the loader"
+            lines.append(f"antifreeze: {rank}{when}: {which}, made at {entry.made_at}, over {entry.over}")
+            if entry.own_iterator is not None:
+                lines.append(f"  {entry.own_iterator}")
+            else:
+                lines += str(entry.report()).splitlines()[1:]
+        left_out = len(told) - SHOWN + self._uncounted
+        if left_out > 0:
+            lines.append(f"antifreeze: … and {left_out} loaders more")
+        return "\n".join(lines) + "\n"
+
+    def _at_end(self) -> None:
+        if not self.told():
+            return
+        try:
+            if self._to == "text":
+                print(self.text("at the end"), end="", file=sys.stderr, flush=True)
+            else:
+                self._append(self._to)
+        except (OSError, ValueError, AttributeError) as error:  # no stderr, a full disk, a folder that is gone
+            _write_plainly(f"antifreeze: the report could not be written: {error}\n")
+
+    def _append(self, path: str) -> None:
+        """One write for all lines, so that ranks do not mix theirs."""
+        lines = [
+            json.dumps(
+                {"pid": os.getpid(), "rank": os.environ.get("RANK"), "made_at": entry.made_at, "over": entry.over}
+                | ({"own_iterator": entry.own_iterator} if entry.own_iterator else entry.report().as_dict())
+            )
+            + "\n"
+            for entry in self.told()
+        ]
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        with open(descriptor, "wb", buffering=0) as file:
+            file.write("".join(lines).encode())
+
+
+def report_on_signal(roll: Roll, number: int) -> None:
+    """Unless the script uses the signal: its handler, set before or after ours, stands."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(number) is not signal.SIG_DFL:
+        return
+
+    def handle(_: int, __: FrameType | None) -> None:
+        _write_plainly(roll.text("so far"))
+
+    signal.signal(number, handle)
+    signal.siginterrupt(number, False)
+
+
+def _write_plainly(text: str) -> None:
+    try:
+        os.write(2, text.encode(errors="replace"))
+    except OSError:
+        pass  # nobody is there to read it
+
+
+def _rank() -> str:
+    return f"rank {os.environ['RANK']}, " if "RANK" in os.environ else ""
+
+
+def _own_iterator(kind: type) -> str | None:
+    """A framework's loader that brings its own iterator: ours does not run, and the report says so."""
+    if kind._get_iterator is not DataLoader._get_iterator:  # type: ignore[attr-defined]
+        return (
+            f"{kind.__module__}.{kind.__qualname__} overrides _get_iterator: it brings its own iterator, and antifreeze does nothing for it"
+        )
+    return None
+
+
+def _made_at(loader: Any) -> str:
+    """The line that made the loader: the nearest one that is neither ours, nor torch's, nor in a constructor of its own class."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (
+        str(frame.f_globals.get("__name__", "")).split(".")[0] in ("antifreeze", "torch")
+        or (frame.f_code.co_name == "__init__" and frame.f_locals.get(frame.f_code.co_varnames[0]) is loader)
+    ):
+        frame = frame.f_back
+    return "an unknown line" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

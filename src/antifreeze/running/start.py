@@ -1,0 +1,27 @@
+"""Inside the process that runs the script, right after torch was imported: our DataLoader takes the place of torch's."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from antifreeze.errors import AntifreezeError
+
+
+def start() -> None:
+    """What goes wrong here is said, and the script goes on with torch's own loader."""
+    from antifreeze import choices
+    from antifreeze.running import reports
+    from antifreeze.running.patch import replace_torch
+    from antifreeze.running.settings import read_settings
+
+    try:
+        settings = read_settings({}, os.environ)
+        replace_torch()
+    except AntifreezeError as error:
+        print(f"antifreeze: {error}; the script goes on with torch's own DataLoader", file=sys.stderr)
+        return
+    roll = reports.Roll(settings.report)
+    choices.choose(settings.choices(roll.note))
+    if settings.report_signal is not None:
+        reports.report_on_signal(roll, settings.report_signal)
