@@ -6,7 +6,6 @@ Exit codes: 0 nothing is wrong, or it is only slow · 1 a disease was found · 2
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 
@@ -17,6 +16,7 @@ from antifreeze.doctor.findings.diagnose import diagnose
 from antifreeze.doctor.findings.model import Diagnosis
 from antifreeze.doctor.report.as_json import json_text
 from antifreeze.doctor.report.html import html_page
+from antifreeze.doctor.report.page import write_whole
 from antifreeze.doctor.report.text import print_text
 
 WINDOW_S, LONGER_S, PAUSE_S = 3.0, 7.5, 5.0
@@ -107,11 +107,8 @@ def _show(exam: Examination, diagnosis: Diagnosis, args: argparse.Namespace) -> 
 
 
 def _write(path: str, text: str) -> None:
-    """Whole or not at all: a reader of the page never sees half of it."""
     try:
-        with open(f"{path}.part", "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(f"{path}.part", path)
+        write_whole(path, text)
     except OSError as error:
         raise PatientError(f"the page could not be written to {path}: {error.strerror}") from None
     print(f"page written to {path}", file=sys.stderr)

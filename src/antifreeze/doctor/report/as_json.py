@@ -29,10 +29,11 @@ def as_dict(exam: Examination, diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def json_text(exam: Examination, diagnosis: Diagnosis, *, one_line: bool = False) -> str:
-    return json.dumps(as_dict(exam, diagnosis), default=_plain, indent=None if one_line else 2)
+    return json.dumps(as_dict(exam, diagnosis), default=plain, indent=None if one_line else 2)
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """For json.dumps(default=…): an enum by its value."""
     if isinstance(value, Enum):
         return value.value
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")

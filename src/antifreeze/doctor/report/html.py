@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from html import escape
 
 from antifreeze.doctor.facts.model import Blindness, Cgroup, Examination, Process, Thread
@@ -13,73 +12,36 @@ from antifreeze.doctor.findings.model import Diagnosis, Finding
 from antifreeze.doctor.findings.waits import wait_of
 from antifreeze.doctor.findings.words import bytes_text, percent, plural, seconds_text
 from antifreeze.doctor.report.charts import Bar, Chart, svg
+from antifreeze.doctor.report.page import finding_section, folded_finding, listed_items, page_foot, page_head, prose, tags
 from antifreeze.doctor.report.rows import ProcessRow, process_rows, title, waiting_text
-from antifreeze.doctor.report.style import STYLE
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def html_page(exam: Examination, diagnosis: Diagnosis) -> str:
     rows = process_rows(build_case(exam))
     return "\n".join(
         (
-            *_head(title(exam)),
+            *page_head(f"antifreeze doctor: {title(exam)}"),
             *_verdict(exam, diagnosis.verdict),
-            *(_other(finding) for finding in diagnosis.findings[1:]),
+            *(folded_finding(finding) for finding in diagnosis.findings[1:]),
             *(_blind(blindness) for blindness in exam.blindness),
             f"<section><h2>Processes</h2>{_table(rows)}</section>",
             f'<section class="charts">{_cpu_chart(rows)}{_memory_chart(rows)}{_rest_chart(rows)}</section>',
-            f"<section><h2>Room that is left</h2>{_items(_room(exam))}</section>",
+            f"<section><h2>Room that is left</h2>{listed_items(_room(exam))}</section>",
             f"<section><h2>Stacks</h2>{''.join(_stacks(exam))}</section>",
-            "<footer>made by <code>antifreeze doctor</code>; nothing in this page leaves your machine</footer></main></body></html>\n",
+            page_foot("antifreeze doctor"),
         )
     )
 
 
-def _head(name: str) -> Iterator[str]:
-    yield '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-    yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-    yield '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
-    yield f'<link rel="icon" href="data:,"><title>antifreeze doctor: {escape(name)}</title><style>{STYLE}</style></head><body><main>'
-
-
 def _verdict(exam: Examination, finding: Finding) -> Iterator[str]:
-    yield f'<header class="{finding.severity.value}"><h1>{prose(finding.verdict)}</h1><p>{_tags(finding)}'
+    yield f'<header class="{finding.severity.value}"><h1>{prose(finding.verdict)}</h1><p>{tags(finding)}'
     yield f"{escape(title(exam))}, watched for {seconds_text(exam.window_s)}, {escape(exam.taken_at)}</p></header>"
-    yield _finding(finding)
+    yield finding_section(finding)
 
 
 def _blind(blindness: Blindness) -> str:
     words = f"<p>{prose(blindness.why)}. To allow it: {prose(blindness.allow)}</p>"
     return f'<section class="blind"><h2>Not seen: {escape(blindness.what)}</h2>{words}</section>'
-
-
-def prose(text: str) -> str:
-    """Escaped; what stands between backticks becomes code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
-
-
-def _tags(finding: Finding) -> str:
-    return f'<b class="tag">{escape(finding.code)}</b><b class="tag">{finding.confidence.value}</b>'
-
-
-def _finding(finding: Finding) -> str:
-    return f'<section class="two">{_list("Evidence", finding.evidence)}{_list("What to do", finding.advice)}</section>'
-
-
-def _other(finding: Finding) -> str:
-    summary = f"<summary>Also: {prose(finding.verdict)} {_tags(finding)}</summary>"
-    return f'<details class="also {finding.severity.value}">{summary}{_finding(finding)}</details>'
-
-
-def _list(heading: str, lines: Iterable[str]) -> str:
-    items = _items(lines)
-    return f"<div><h2>{heading}</h2>{items}</div>" if items else ""
-
-
-def _items(lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{prose(line)}</li>" for line in lines)
-    return f"<ul>{items}</ul>" if items else ""
 
 
 def _table(rows: list[ProcessRow]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
 from antifreeze.doctor.facts.model import Examination, Process, Thread
@@ -21,10 +21,10 @@ COLOURS = {Severity.DISEASE: "bold red", Severity.SLOW: "bold yellow", Severity.
 
 
 def text_lines(exam: Examination, diagnosis: Diagnosis, *, all_stacks: bool = False) -> Iterator[Line]:
-    yield from _finding(diagnosis.verdict)
+    yield from finding_lines(diagnosis.verdict)
     for other in diagnosis.findings[1:]:
         yield "", ""
-        yield from _finding(other, "also: ")
+        yield from finding_lines(other, "also: ")
     for blind in exam.blindness:
         yield "", ""
         yield "bold", f"not seen: {blind.what}, because {blind.why}"
@@ -35,7 +35,7 @@ def text_lines(exam: Examination, diagnosis: Diagnosis, *, all_stacks: bool = Fa
     yield from _stacks(exam, diagnosis, all_stacks)
 
 
-def _finding(finding: Finding, before: str = "") -> Iterator[Line]:
+def finding_lines(finding: Finding, before: str = "") -> Iterator[Line]:
     yield COLOURS[finding.severity], f"{before}{finding.verdict}"
     yield "dim", f"  {finding.code} ({finding.severity.value}, {finding.confidence.value})"
     if finding.evidence:
@@ -85,14 +85,18 @@ def plain_text(exam: Examination, diagnosis: Diagnosis, *, all_stacks: bool = Fa
 
 
 def print_text(exam: Examination, diagnosis: Diagnosis, *, all_stacks: bool = False, file: TextIO | None = None) -> None:
+    print_lines(text_lines(exam, diagnosis, all_stacks=all_stacks), file)
+
+
+def print_lines(lines: Iterable[Line], file: TextIO | None = None) -> None:
     """In colour on a terminal that has rich; the same words everywhere."""
     out = file or sys.stdout
     console = _rich_console(out)
-    if console is None:
-        out.write(plain_text(exam, diagnosis, all_stacks=all_stacks))
-        return
-    for style, text in text_lines(exam, diagnosis, all_stacks=all_stacks):
-        console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+    for style, text in lines:
+        if console is None:
+            out.write(f"{text}\n")
+        else:
+            console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
 
 
 def _rich_console(out: TextIO) -> Any:
