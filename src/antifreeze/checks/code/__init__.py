@@ -1,0 +1,1 @@
+"""Rules over source text: nothing of it is imported or executed."""

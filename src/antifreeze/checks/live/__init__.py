@@ -1,0 +1,1 @@
+"""Probes of a live loader or data set."""
