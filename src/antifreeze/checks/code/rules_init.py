@@ -289,7 +289,14 @@ def _drawn_in_worker(program: Program, dataset: DataSetClass) -> set[str]:
                 seeded.update(ast.unparse(target) for target in node.targets)
             elif isinstance(node, ast.keyword) and node.arg == "generator":
                 drawn.add(ast.unparse(node.value))
-    return drawn - seeded
+    return drawn - seeded - _seeded_elsewhere(dataset)
+
+
+def _seeded_elsewhere(dataset: DataSetClass) -> set[str]:
+    """Generators that a method other than __init__ seeds: somebody calls it in each worker (as DataPipes do)."""
+    methods = [each for owner in (dataset, *dataset.bases) for each in owner.node.body if getattr(each, "name", "__init__") != "__init__"]
+    calls = [node for method in methods for node in ast.walk(method) if isinstance(node, ast.Attribute)]
+    return {ast.unparse(node.value) for node in calls if node.attr in ("seed", "manual_seed")}
 
 
 def _repeated(module: Module, node: ast.AST, name: str) -> Alarm:

@@ -240,7 +240,7 @@ def persistent_workers_missing(program: Program) -> Iterator[Alarm]:
     for call in program.loaders:
         workers = call.constant("num_workers", 0)
         known = workers is ... or (isinstance(workers, int) and workers > 0)
-        if call.is_ours or not known or not call.is_complete or "persistent_workers" in call.arguments:
+        if call.is_ours or not known or not call.is_complete or "persistent_workers" in call.arguments or _is_changed(call):
             continue
         for loop in loops_over(call):
             outer = next((each for each in call.module.above(loop) if isinstance(each, (ast.For, ast.While))), None)
@@ -248,3 +248,16 @@ def persistent_workers_missing(program: Program) -> Iterator[Alarm]:
                 advice = ("give persistent_workers=True",)
                 yield Alarm(call.module, call.node, "the workers of this loader are started again in every epoch", advice)
                 break
+
+
+def _is_changed(call: LoaderCall) -> bool:
+    """The program changes the data set between epochs (`dataset.set_epoch(…)`, `dataset.x = …`): live workers would not see it."""
+    name = ast.unparse(call.arguments["dataset"]) if "dataset" in call.arguments else ""
+    for node in ast.walk(call.module.tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and ast.unparse(node.value) == name
+            and (isinstance(node.ctx, ast.Store) or node.attr == "set_epoch")
+        ):
+            return True
+    return False
