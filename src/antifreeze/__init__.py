@@ -11,6 +11,7 @@ channel     messages between the parent and one worker
 running     an unchanged script, or a notebook, with our loader
 plan        which samples make which batch, and where we are
 doctor      why is it frozen, why is it slow
+checks      what will go wrong, before the run
 selftest    the diseases, to be run on any machine
 
 A name is imported when it is first used: `antifreeze --help` and `antifreeze doctor` start without torch.
@@ -19,6 +20,7 @@ A name is imported when it is first used: `antifreeze --help` and `antifreeze do
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from antifreeze.checks.checked import check
     from antifreeze.delivery.traps import AntifreezeWarning
     from antifreeze.errors import (
         AntifreezeError,
@@ -60,9 +62,15 @@ __all__ = [
     "TooManyBadSamples",
     "WorkerStartFailed",
     "__version__",
+    "check",
 ]
 
-_HOMES = {"AntifreezeWarning": "antifreeze.delivery.traps", "DataLoader": "antifreeze.loader", "Report": "antifreeze.report"}
+_HOMES = {
+    "AntifreezeWarning": "antifreeze.delivery.traps",
+    "DataLoader": "antifreeze.loader",
+    "Report": "antifreeze.report",
+    "check": "antifreeze.checks.checked",
+}
 """Where a public name is defined, if not in antifreeze.errors."""
 
 

@@ -19,6 +19,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "the public names": ("__init__",),
     "running scripts": ("running",),
     "what users call": ("cli", "loader+report", "replay"),
+    "before the run": ("checks",),
     "explaining": ("doctor",),
     "handing out": ("delivery", "tuning"),
     "running workers": ("supervisor",),
@@ -32,7 +33,15 @@ LAYERS: dict[str, tuple[str, ...]] = {
 PURE_FILES = ("supervisor/state.py", "supervisor/policy.py", "doctor/findings*")
 NOT_IN_PURE_FILES = ("os", "time", "multiprocessing", "torch")
 
-MAY_START_OR_KILL = ("supervisor/process.py", "supervisor/clean_server.py", "worker/server.py", "doctor/*", "selftest/*", "cli.py")
+MAY_START_OR_KILL = (
+    "supervisor/process.py",
+    "supervisor/clean_server.py",
+    "worker/server.py",
+    "doctor/*",
+    "checks/live/child.py",
+    "selftest/*",
+    "cli.py",
+)
 # worker.kill() is not among them: that asks process.py, whose object it is. Whoever cannot make a process cannot hold another one.
 STARTS_OR_KILLS = re.compile(
     r"((os|signal)\.)?(fork|forkpty|posix_spawnp?|spawn[lv]p?e?|system|popen|kill|killpg|pidfd_send_signal)|(.*\.)?(Process|Popen)|subprocess\..*"

@@ -26,6 +26,7 @@ PUBLIC = [
     "TooManyBadSamples",
     "WorkerStartFailed",
     "__version__",
+    "check",
 ]
 
 

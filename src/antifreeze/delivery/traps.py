@@ -56,20 +56,20 @@ class Traps:
 
     def before_start(self, dataset: Any, workers: int, forks: bool) -> None:
         if forks and not is_datapipe(dataset):  # DataPipes seed their own generators in each worker
-            for path, value in _walk(dataset, "dataset", _DEPTH, set()):
+            for path, value in walk(dataset, "dataset"):
                 self._look_at(path, value, workers)
         if hasattr(os, "sched_getaffinity") and workers > 1 and len(os.sched_getaffinity(0)) == 1 and (os.cpu_count() or 1) > 1:
             self.say("core", f"this process and its {workers} workers may use one CPU core of {os.cpu_count()} (see os.sched_getaffinity)")
 
     def _look_at(self, path: str, value: Any, workers: int) -> None:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        if isinstance(value, _HANDLES) or kind in _HANDLES_BY_NAME:
+        kind = kind_of(value)
+        if is_handle(value):
             self.say(
                 path,
                 f"{path} ({kind}) was opened before the workers are forked: what they share of it (a position, a lock, a connection) may "
                 "give them each other's data; open it in the worker, on first use in __getitem__",
             )
-        elif workers > 1 and isinstance(value, _GENERATORS):
+        elif workers > 1 and is_generator(value):
             self.say(
                 path,
                 f"{path} ({kind}) is a random generator made before the workers are forked: each of them draws the same numbers; "
@@ -106,6 +106,24 @@ class Traps:
         if storage and storage == self._last_storage and sample.untyped_storage().nbytes() > sample.nbytes:
             self.say("storage", "the data set hands out its own storage: what the loop changes in place is changed in the data set too")
         self._last_storage = storage
+
+
+def kind_of(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def is_handle(value: Any) -> bool:
+    """It has a position, a lock or a connection that a fork does not copy."""
+    return isinstance(value, _HANDLES) or kind_of(value) in _HANDLES_BY_NAME
+
+
+def is_generator(value: Any) -> bool:
+    return isinstance(value, _GENERATORS)
+
+
+def walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """(path, part) for what a data set is made of, as far as attributes, lists and dicts lead; not what is only data."""
+    return _walk(value, path, _DEPTH, set())
 
 
 def _walk(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:

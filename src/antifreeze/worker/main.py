@@ -265,7 +265,7 @@ def _settle_in() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _part_descriptors()
+    part_descriptors()
     _name_process("af_worker")
     torch.set_num_threads(1)
     stack_without_shared_memory()
@@ -286,7 +286,7 @@ def die_with_parent(lifeline: int) -> None:
         os._exit(0)
 
 
-def _part_descriptors() -> None:
+def part_descriptors() -> None:
     """No descriptor of the parent's accelerator stays open; and a file that the parent had open for reading is opened anew under the
     same number, so that workers do not move each other's position in it."""
     for name in os.listdir("/proc/self/fd"):

@@ -156,6 +156,7 @@ class Volumes(Dataset):
     def __getitem__(self, index):
         return self.file["volumes"][index]
 
+
 loader = DataLoader(Volumes("scans.h5"), batch_size=8, num_workers=4)
 """,
     right="""
@@ -168,6 +169,7 @@ class Volumes(Dataset):
         if self.file is None:  # in the worker, on first use
             self.file = h5py.File(self.path, "r")
         return self.file["volumes"][index]
+
 
 loader = DataLoader(Volumes("scans.h5"), batch_size=8, num_workers=4)
 """,

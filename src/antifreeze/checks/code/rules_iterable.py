@@ -31,6 +31,7 @@ class Lines(IterableDataset):
         with open(self.path) as file:
             yield from file
 
+
 loader = DataLoader(Lines("train.txt"), batch_size=32, num_workers=4)
 """,
     right="""
@@ -43,6 +44,7 @@ class Lines(IterableDataset):
         part, parts = (info.id, info.num_workers) if info else (0, 1)
         with open(self.path) as file:
             yield from itertools.islice(file, part, None, parts)
+
 
 loader = DataLoader(Lines("train.txt"), batch_size=32, num_workers=4)
 """,
@@ -80,6 +82,7 @@ class Lines(IterableDataset):
         with open(self.path) as file:
             yield from itertools.islice(file, info.id, None, info.num_workers)
 
+
 torch.distributed.init_process_group("nccl")
 loader = DataLoader(Lines("train.txt"), batch_size=32, num_workers=4)
 """,
@@ -94,6 +97,7 @@ class Lines(IterableDataset):
         parts = torch.distributed.get_world_size() * info.num_workers
         with open(self.path) as file:
             yield from itertools.islice(file, part, None, parts)
+
 
 torch.distributed.init_process_group("nccl")
 loader = DataLoader(Lines("train.txt"), batch_size=32, num_workers=4)

@@ -51,6 +51,7 @@ class Pictures(Dataset):
     def __getitem__(self, index):
         return decode(self.paths[index])
 
+
 # antifreeze.DataLoader(..., on_bad_sample="skip", bad_samples_file="bad.jsonl") leaves bad samples out, and lists them
 """,
 )
@@ -248,12 +249,14 @@ class Pictures(Dataset):
     def __getitem__(self, index):
         return decode(self.paths[index]).to("cuda")
 
+
 loader = DataLoader(Pictures(), batch_size=32, num_workers=4)
 """,
     right="""
 class Pictures(Dataset):
     def __getitem__(self, index):
         return decode(self.paths[index])
+
 
 loader = DataLoader(Pictures(), batch_size=32, num_workers=4, pin_memory=True)
 for batch in loader:
@@ -297,15 +300,18 @@ class Pictures(Dataset):
         picture = cv2.imread(self.paths[index])
         return cv2.resize(picture, (224, 224))
 
+
 loader = DataLoader(Pictures(), batch_size=32, num_workers=8)
 """,
     right="""
 cv2.setNumThreads(0)  # the workers are the parallelism
 
+
 class Pictures(Dataset):
     def __getitem__(self, index):
         picture = cv2.imread(self.paths[index])
         return cv2.resize(picture, (224, 224))
+
 
 loader = DataLoader(Pictures(), batch_size=32, num_workers=8)
 """,

@@ -26,6 +26,7 @@ loader = DataLoader(dataset, batch_size=8, num_workers=2, collate_fn=lambda samp
 def collate(samples):
     return pad(samples)
 
+
 torch.multiprocessing.set_start_method("spawn")
 if __name__ == "__main__":
     loader = DataLoader(dataset, batch_size=8, num_workers=2, collate_fn=collate)
@@ -104,6 +105,7 @@ def main():
     loader = DataLoader(dataset, batch_size=8, num_workers=2)
     for batch in loader:
         train(batch)
+
 
 if __name__ == "__main__":
     main()
