@@ -296,6 +296,11 @@ def test_whatever_else_is_there_goes_the_general_way(name: str) -> None:
     assert pack_plain(NOT_PLAIN[name]) is None
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_go_the_general_way() -> None:
+    assert pack_plain(torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])) is None
+
+
 def test_a_batch_that_holds_itself_is_not_plain() -> None:
     batch: list[Any] = [torch.ones(1)]
     batch.append(batch)

@@ -47,7 +47,7 @@ from antifreeze.torch_private import (
     pin_batch,
     sharded_init_fn,
 )
-from antifreeze.worker.fetch import FetchConfig, fetches_many
+from antifreeze.worker.fetch import FetchConfig, FetchError, fetches_many
 from antifreeze.worker.main import WorkerSpec
 from antifreeze.worker.seeding import sample_seed
 
@@ -99,6 +99,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._limit = _limit(self._options)
         self._splits = self._map and self._collate_fn is default_collate and self._auto_collation and not fetches_many(self._dataset)
         self._fetches_many = self._map and fetches_many(self._dataset)
+        self._loads_at_once = self._map and not self._num_workers and not self._options.forgives
         self._static = False
         self._whole_only = loader._rows_failed
         self._ring = loader._borrow_ring()
@@ -354,6 +355,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
         self._clock.enter()
         try:
+            if self._loads_at_once:
+                return self._load_at_once()
             while True:
                 flight, batch = self._next_resolved()
                 if flight.moved_up and batch.phase is not Phase.FAILED and not self._shorten(flight, batch):
@@ -361,15 +364,37 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 if batch.phase is not Phase.HOLED or self._repair(flight, batch):
                     break
             data, size = self._deliver(flight, batch)
-            self._count(batch, size)
+            samples = batch.rows - batch.short_by - len(batch.bad_rows) if self._map else batch.rows_loaded
+            self._count(samples, size)
             return pin_batch(data, self._pin_memory_device) if self._pin_memory else data
         finally:
             self._clock.leave()
 
-    def _count(self, batch: Batch, size_bytes: int) -> None:
+    def _load_at_once(self) -> Any:
+        """Without workers, and with no sample forgiven, a batch is loaded when it is asked for and handed over."""
+        self._plan_ahead()
+        if not self._planned or isinstance(self._planned[0], BaseException):
+            self._end_or_raise()
+        planned = self._planned.popleft()
+        assert isinstance(planned, PlannedBatch) and isinstance(self.pool, LocalPool)
+        failed: FetchError | None = None
+        try:
+            data, size = self.pool.load(planned.number, planned.indices, planned.position, planned.rows)
+        except FetchError as error:
+            failed = error
+        self.cursor.delivered = self.cursor.delivered.add(planned)
+        if failed is not None:
+            self._note_failure(planned, failed.failure.row or 0, failed)
+            raise exception_of(failed)
+        self._count(planned.rows, size)
+        if not self._auto_collation:
+            self._traps.handed_out(data)
+        return pin_batch(data, self._pin_memory_device) if self._pin_memory else data
+
+    def _count(self, samples: int, size_bytes: int) -> None:
         ledger = self._ledger
         ledger.timing.batches += 1
-        ledger.timing.samples += batch.rows - batch.short_by - len(batch.bad_rows) if self._map else batch.rows_loaded
+        ledger.timing.samples += samples
         ledger.timing.delivered_bytes += size_bytes
         if ledger.timing.batches % _LOOK_AT_MEMORY_EVERY == 1:
             ledger.most_in_flight_bytes = max(ledger.most_in_flight_bytes, self._ring.used_bytes())
@@ -417,7 +442,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         try:
             if batch.phase is Phase.FAILED:
                 self.pool.ring.give_back(batch.slot)
-                self._note_raised(flight, batch)
+                if flight.planned is not None:
+                    row = min(batch.errors)
+                    self._note_failure(flight.planned, row, batch.errors[row])
                 raise exception_of(batch.first_error())
             if self._splits and batch.parcel_bytes is not None:
                 self._remember_no_rows()
@@ -438,12 +465,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 self._plan_ahead()
                 self._submit()
 
-    def _note_raised(self, flight: InFlight, batch: Batch) -> None:
-        if flight.planned is not None:
-            row = min(batch.errors)
-            seed = sample_seed(self._base_seed, self.cursor.epoch, flight.planned.position + row)
-            failure = failure_of(batch.errors[row])
-            self._desk.note_raised(failure, epoch=self._ledger.timing.epochs, batch=flight.planned.number, seed=seed)
+    def _note_failure(self, planned: PlannedBatch, row: int, error: Any) -> None:
+        """An error that is about to be raised."""
+        seed = sample_seed(self._base_seed, self.cursor.epoch, planned.position + row)
+        self._desk.note_raised(failure_of(error), epoch=self._ledger.timing.epochs, batch=planned.number, seed=seed)
 
     def _remember_no_rows(self) -> None:
         self._whole_only = True

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from antifreeze.delivery.batches import build
 from antifreeze.errors import LoaderClosed
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
@@ -26,6 +27,7 @@ from antifreeze.worker.seeding import KeptState, SampleSeeds, global_generators
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
 
+NO_SLOT = -1
 SLOT_PAYS_BYTES = 1 << 20
 """Below this, fresh memory costs less than what a slot brings."""
 
@@ -36,9 +38,21 @@ CPU_TIME_EVERY = 8
 class _LocalMaker(SampleMaker):
     """Keeps what was collated instead of packing it, and uses slots only for large batches."""
 
-    def __init__(self, config: FetchConfig, writer: SlotWriter, journal: JournalRow, collated: dict[int, Any]) -> None:
+    def __init__(self, config: FetchConfig, writer: SlotWriter, journal: JournalRow, collated: dict[int, Any], ring: Ring) -> None:
         super().__init__(config, writer, journal)
         self._collated = collated
+        self._ring = ring
+        self._slot: int | None = None  # of a task that came without one
+
+    def write_rows(self, task: fetch.Task, layout: RowLayout, samples: list[Any], first_row: int) -> None:
+        if task.slot == NO_SLOT:
+            self._slot = self._ring.take() if self._slot is None else self._slot
+            task = task._replace(slot=self._slot)
+        super().write_rows(task, layout, samples, first_row)
+
+    def give_up_slot(self) -> int | None:
+        slot, self._slot = self._slot, None
+        return slot
 
     def layout_of(self, sample: Any, rows: int) -> RowLayout | None:
         layout = super().layout_of(sample, rows)
@@ -77,7 +91,7 @@ class LocalPool:
         self._loaded = 0
         self._cpu_share = 1.0
         self._seeds = SampleSeeds(*seeds, generators)
-        self._kept = KeptState(generators, moved=self._seeds.look_again)
+        self._kept = KeptState(generators, self._seeds)
         self._use_ring(ring)
 
     def __repr__(self) -> str:
@@ -85,7 +99,7 @@ class LocalPool:
 
     def _use_ring(self, ring: Ring) -> None:
         self.ring = ring
-        self._maker = _LocalMaker(self._config, SlotWriter(ring.arena, *self._limit), self._journal, self.collated)
+        self._maker = _LocalMaker(self._config, SlotWriter(ring.arena, *self._limit), self._journal, self.collated, ring)
         kind = StreamFetcher if self._iterable else MapFetcher
         self._fetcher = kind(self._dataset, self._config, self._maker, self._seeds, self._journal)
 
@@ -100,6 +114,27 @@ class LocalPool:
             begin = partial(self._fetcher.open, start.stream, info, start.state, start.skip_samples, start.batch_rows)
             self._kept.run(begin)
 
+    def load(self, number: int, indices: Any, position: int, rows: int) -> tuple[Any, int]:
+        """One batch, now: where no sample is forgiven there is nothing to decide. Raises FetchError."""
+        self._check_usable()
+        assert isinstance(self._fetcher, MapFetcher)
+        task = fetch.Task(number, number, NO_SLOT, rows, 0, position, _listed(indices), whole=True)
+        try:
+            outcome = self._kept.run(partial(self._fetcher.load, task))
+        except BaseException:
+            slot = self._maker.give_up_slot()
+            if slot is not None:
+                self.ring.give_back(slot)
+            raise
+        if isinstance(outcome, Packed):
+            self._count(outcome.rows, outcome.fetch_ns, outcome.collate_ns, outcome.write_ns)
+            return self.collated.pop(number), 0
+        slot = self._maker.give_up_slot()
+        assert isinstance(outcome, Rows) and slot is not None
+        self._count(outcome.rows, outcome.fetch_ns, 0, outcome.write_ns)
+        batch = Batch(number, slot, rows, None, layout=outcome.layout.key, rows_loaded=rows)
+        return build(batch, {outcome.layout.key: outcome.layout}, self.ring)
+
     def submit(self, number: int, content: Content, rows: int, tasks: int, worker: int | None, stream: int | None = None) -> None:
         self.contents[number] = content
         self._perform(self.state.submit(number, self.ring.take(), rows, 1, stream=stream))
@@ -113,11 +148,14 @@ class LocalPool:
         self._perform(self.state.reload(number, rows))
 
     def wait_resolved(self, pick: Callable[[], Batch | None], waiting_for: Callable[[], str], timeout_s: float | None) -> Batch:
-        if self.closed:
-            raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
+        self._check_usable()
         batch = pick()
         assert batch is not None
         return batch
+
+    def _check_usable(self) -> None:
+        if self.closed:
+            raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -131,10 +169,8 @@ class LocalPool:
         indices = content.indices
         if content.divisible:
             indices = indices[task.first_row : task.first_row + task.rows]
-        if isinstance(indices, array):
-            indices = indices.tolist()
         work = fetch.Task(
-            task.number, task.batch, batch.slot, batch.rows, task.first_row, content.position + task.first_row, indices, task.whole
+            task.number, task.batch, batch.slot, batch.rows, task.first_row, content.position + task.first_row, _listed(indices), task.whole
         )
         self._journal.begin(task.number, task.batch, time.monotonic_ns())
         self._loaded += 1
@@ -180,6 +216,10 @@ class LocalPool:
 
     def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
         self.costs.add(rows, fetch_ns, collate_ns, write_ns, int(self._cpu_share * (fetch_ns + collate_ns + write_ns)))
+
+
+def _listed(indices: Any) -> Any:
+    return indices.tolist() if isinstance(indices, array) else indices
 
 
 def _worker_info(start: StreamStart, dataset: Any) -> Any:

@@ -33,6 +33,8 @@ class MapDelivered:
         if planned.number != self.position.batches:
             after = (*self._after, (planned.number, planned.after))
             return replace(self, beyond=self.beyond | {planned.number}, _after=after)
+        if not self.beyond:
+            return MapDelivered(planned.after, self.beyond, self.spares, self.moved_up)
         position, beyond, waiting = planned.after, set(self.beyond) - {planned.number}, dict(self._after)
         while position.batches in waiting:
             beyond.discard(position.batches)

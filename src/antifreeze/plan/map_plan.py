@@ -94,6 +94,7 @@ class MapPlan:
         self._iterator: Iterator[Any] | None = None
         self._adopted: Iterator[Any] | None = None
         self._spares: frozenset[int] = frozenset()
+        self._stateful: Any = self._find_stateful()
         self.randomness: dict[str, Any] | None = None
         self.beginning: int | None = None
         self.position = MapPosition(0, 0, None)
@@ -115,9 +116,13 @@ class MapPlan:
 
     def draw(self) -> PlannedBatch | None:
         """The next batch; None at the end. May raise what the user's sampler raises."""
-        with self._beginning():
-            if self._iterator is None:
+        if self._iterator is None:
+            with self._beginning():
                 self._iterator = self._begin()
+                self._stateful = self._find_stateful()
+                self._pass_spares()
+                indices = self._next_indices(self._iterator)
+        else:
             self._pass_spares()
             indices = self._next_indices(self._iterator)
         if indices is _END:
@@ -144,14 +149,12 @@ class MapPlan:
 
     def _pass_spares(self) -> None:
         """Batches begin after a spare, never across one: it was drawn between two of them."""
-        while self._iterator is not None and self.position.samples in self._spares:
+        while self._spares and self._iterator is not None and self.position.samples in self._spares:
             next(self._iterator, None)
             self.position = replace(self.position, samples=self.position.samples + 1)
 
     def _beginning(self) -> Any:
         """Around the first draw of a resumed epoch the generators are as they were at its start."""
-        if self._iterator is not None:
-            return nullcontext()
         if self.randomness is None:
             self.randomness = snapshot(self._generators)
             return nullcontext()
@@ -203,9 +206,12 @@ class MapPlan:
 
     def sampler_state(self) -> Any:
         """The sampler's own word for where it is, where it has one."""
+        return None if self._stateful is None else self._stateful.state_dict()
+
+    def _find_stateful(self) -> Any:
         for source in (self._source, self._iterator):
-            if source is not None and hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
-                return source.state_dict()
+            if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
+                return source
         return None
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,7 @@ def _outline(part: Any, tensors: list[torch.Tensor]) -> Any:
     if kind is torch.Tensor:
         if (
             part.layout is not torch.strided
+            or part.is_nested
             or part.dtype not in _CODES
             or not part.is_cpu
             or part.requires_grad
@@ -133,7 +135,7 @@ def _overlap(tensors: list[torch.Tensor]) -> bool:
     if len(tensors) < 2:
         return False
     spans = sorted((tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.nbytes)
-    return any(begin + size > following for (begin, size), (following, _) in zip(spans, spans[1:], strict=False))
+    return any(begin + size > following for (begin, size), (following, _) in pairwise(spans))
 
 
 def _fill(outline: Any, tensors: Iterator[torch.Tensor]) -> Any:

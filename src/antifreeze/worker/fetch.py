@@ -16,11 +16,11 @@ import os
 import time
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from operator import getitem
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import Subset
@@ -38,8 +38,7 @@ _NONE = type(None)
 _ROW, _INDEX, _SAMPLES, _IS_TEXT = int(Word.ROW), int(Word.INDEX), int(Word.SAMPLES), int(Word.INDEX_IS_TEXT)
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """`first_row` … of a batch of `batch_rows` rows in `slot`; the sample of the first index stands at `position` of the epoch."""
 
     number: int
@@ -168,12 +167,13 @@ class SampleMaker:
         wrapped.__cause__ = error
         return wrapped
 
-    def collate(self, samples: Any, task: Task, seeds: SampleSeeds) -> Any:
-        """The user's collate function (or torch's), seeded for this batch; its error names the sample that does not fit."""
+    def collate(self, samples: Any, task: Task, seeds: SampleSeeds | None) -> Any:
+        """The user's collate function (or torch's), seeded for this batch where it needs it; its error names the sample that does not
+        fit."""
         self._journal.stage(Stage.COLLATE)
         collate_fn = self._config.collate_fn
         try:
-            if collate_fn is default_collate or collate_fn is default_convert:
+            if seeds is None or collate_fn is default_collate or collate_fn is default_convert:
                 return collate_fn(samples)
             return seeds.around_batch(task.position, partial(collate_fn, samples), collating=True)
         except Exception as error:
@@ -210,7 +210,7 @@ class MapFetcher:
     def load(self, task: Task) -> Outcome:
         began = time.perf_counter_ns()
         if self._config.auto_collation and not isinstance(task.indices, (list, tuple)):
-            task = replace(task, indices=self._as_list(task.indices))
+            task = task._replace(indices=self._as_list(task.indices))
         if not self._config.auto_collation:
             sample = self._fetch_one(task)
             fetched = time.perf_counter_ns()
@@ -218,10 +218,30 @@ class MapFetcher:
             return self._maker.pack(task, collated, 1, fetched - began, time.perf_counter_ns() - fetched)
         if self._get_many is not None:
             return self._finish(task, self._fetch_many(task), {}, began)
-        if not self._maker.may_write_rows or not task.indices:
-            samples, failures = self._fetch_small(task)
-            return self._finish(task, samples, failures, began)
-        return self._load_rows(task, began)
+        if self._maker.may_write_rows and task.indices and not self._maker.rows_are_small:
+            return self._load_rows(task, began)
+        if self._seeds.samples_need_none():
+            outcome = self._load_unseeded(task, began)
+            if outcome is not None:
+                return outcome
+        samples, failures = self._fetch_each(task)
+        return self._finish(task, samples, failures, began)
+
+    def _load_unseeded(self, task: Task, began: int) -> Outcome | None:
+        """Without a call of our own per sample; None where a random number was used after all: then what came of it does not count."""
+        seeds = self._seeds
+        collates_unseeded = self._maker.may_write_rows or seeds.batches_need_none()
+        seeds.watch()
+        try:
+            samples, failures = self._fetch_plainly(task)
+            if samples is None or (not collates_unseeded and seeds.late_use()):
+                return None
+            outcome = self._finish(task, samples, failures, began, unseeded=collates_unseeded)
+        except FetchError:
+            if seeds.late_use():
+                return None  # it may be bad only because its numbers were not seeded
+            raise
+        return None if collates_unseeded and seeds.late_use() else outcome
 
     def _as_list(self, indices: Any) -> list[Any]:
         try:
@@ -284,36 +304,36 @@ class MapFetcher:
         words[Word.SAMPLES] += len(indices)
         return samples, failures
 
-    def _fetch_small(self, task: Task) -> tuple[list[Any], dict[int, Failure]]:
-        """What _fetch_each does, without a call of our own per sample, where the data set uses no random numbers."""
-        if not self._seeds.watch_unused():
-            return self._fetch_each(task)
+    def _fetch_plainly(self, task: Task) -> tuple[list[Any] | None, dict[int, Failure]]:
+        """What _fetch_each does, unseeded; no samples where a key is no number, which is noted in another way."""
         indices, source, words, first_row = task.indices, self._source, self._journal.words, task.first_row
         samples: list[Any] = []
         failures: dict[int, Failure] = {}
         add = samples.append
         self._journal.stage(Stage.FETCH)
         words[_IS_TEXT] = 0
+        index: Any = None
         while len(samples) < len(indices):
+            done = len(samples)
             try:
-                done = len(samples)
+                if self._config.worker is None:  # nobody but this very code looks at the journal
+                    for index in islice(indices, done, None):
+                        add(source[index])
+                    continue
                 for row, index in enumerate(islice(indices, done, None), first_row + done):
                     words[_ROW] = row
                     words[_INDEX] = index
                     add(source[index])
             except BaseException as error:
                 if type(index) is not int:
-                    return self._fetch_each(task)  # a key that is no number is noted in another way
-                if self._seeds.late_use():
-                    return self._fetch_each(task)  # it may be bad only because its numbers were not seeded
-                wrapped = self._sample_error(error, index, row, task.position + len(samples))
+                    return None, {}
+                row, position = first_row + len(samples), task.position + len(samples)
+                wrapped = self._sample_error(error, index, row, position)
                 if not self._config.forgive:
                     raise wrapped from error
                 failures[row] = wrapped.failure
                 add(None)
         words[_SAMPLES] += len(indices)
-        if self._seeds.late_use():
-            return self._fetch_each(task)
         return samples, failures
 
     def _sample_error(self, error: BaseException, index: Any, row: int, position: int) -> FetchError:
@@ -331,10 +351,7 @@ class MapFetcher:
     # --- rows ---
 
     def _load_rows(self, task: Task, began: int) -> Outcome:
-        """Small rows are written together at the end; large ones at once, so that their memory serves the next sample."""
-        if self._maker.rows_are_small:
-            samples, failures = self._fetch_small(task)
-            return self._finish(task, samples, failures, began)
+        """Large rows are written at once, so that their memory serves the next sample; small ones together at the end."""
         rows = _RowByRow(self._maker, task)
         try:
             _, failures = self._fetch_each(task, rows.keep)
@@ -350,7 +367,7 @@ class MapFetcher:
         took_ns = time.perf_counter_ns() - began
         return Rows(rows.layout, len(task.indices), failures, took_ns - rows.write_ns, rows.write_ns)
 
-    def _finish(self, task: Task, samples: Any, failures: dict[int, Failure], began: int) -> Outcome:
+    def _finish(self, task: Task, samples: Any, failures: dict[int, Failure], began: int, unseeded: bool = False) -> Outcome:
         """Rows where the samples allow it; else, with the batch whole and all samples good, collated and packed."""
         fetched = time.perf_counter_ns()
         good = [number for number in range(len(samples)) if task.first_row + number not in failures] if failures else None
@@ -362,7 +379,7 @@ class MapFetcher:
             samples, failures = self._fetch_each(task)  # with a word about the sample that is None
         if failures or not task.whole:
             return Bounce(failures)
-        collated = self._maker.collate(samples, task, self._seeds)
+        collated = self._maker.collate(samples, task, None if unseeded else self._seeds)
         return self._maker.pack(task, collated, task.batch_rows, fetched - began, time.perf_counter_ns() - fetched)
 
     def _try_write(self, task: Task, layout: RowLayout, samples: list[Any], good: list[int] | None) -> bool:

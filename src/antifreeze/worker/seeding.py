@@ -120,6 +120,8 @@ class SampleSeeds:
     def __init__(self, base_seed: int, epoch: int, generators: Sequence[Generator] | None = None) -> None:
         self._unused: list[Generator] = list(global_generators() if generators is None else generators)
         self._used: list[Generator] = []
+        self._count = len(self._unused)
+        self._looked = self._seeded = False  # since begin_call
         self._warm_up_left = WARM_UP
         self._batch_warm_up_left = WARM_UP
         self._marks: list[tuple[Generator, Any]] | None = None  # of the unused ones, while nobody has moved or seeded them
@@ -148,7 +150,7 @@ class SampleSeeds:
             done += 1
         if done == count:
             return
-        self._watch()
+        self.watch()
         try:
             self._fetch_used(position, done, count, fetch)
         except Exception:
@@ -159,30 +161,40 @@ class SampleSeeds:
                 return
         self._fetch_used(position, done, count, fetch)
 
-    def watch_unused(self) -> bool:
-        """For a caller that loops by itself and asks for `late_use` at its end; False while samples must be seeded one by one."""
-        if self._warm_up_left or self._used:
-            return False
-        self._watch()
-        return True
+    def samples_need_none(self) -> bool:
+        """No sample so far has used a generator: they may be loaded unseeded, between `watch` and `late_use`."""
+        return not self._warm_up_left and not self._used
+
+    def batches_need_none(self) -> bool:
+        """The same for what is called once per batch."""
+        return not self._batch_warm_up_left and not self._used
+
+    def watch(self) -> None:
+        self._looked = False
+        if self._marks is None:
+            self._marks = [(generator, generator.mark()) for generator in self._unused]
 
     def late_use(self) -> bool:
         """Whether a generator was used after all since the watch began; from now on it is seeded."""
         assert self._marks is not None
         late = [generator for generator, mark in self._marks if generator.moved_since(mark)]
+        self._looked = not late
         if late:
             self._promote(late)
         return bool(late)
 
-    def _watch(self) -> None:
-        if self._marks is None:
-            self._marks = [(generator, generator.mark()) for generator in self._unused]
+    def begin_call(self) -> None:
+        self._looked = self._seeded = False
+
+    @property
+    def untouched(self) -> bool:
+        """Since begin_call all generators have been looked at, and none was seeded or moved."""
+        return self._looked and not self._seeded and self._marks is not None and len(self._marks) == self._count
 
     def for_batch(self, position: int, collating: bool = False) -> None:
         """Seeds everything once, for code that handles a batch at a time and cannot be run again: iterables."""
         seed = self._batch_seed(position, collating)
-        for generator in (*self._used, *self._unused):
-            generator.seed(seed)
+        self._seed((*self._used, *self._unused), seed)
         self._marks = None
 
     def around_batch(self, position: int, call: Callable[[], Any], collating: bool = False) -> Any:
@@ -193,15 +205,18 @@ class SampleSeeds:
         if warm:
             self._batch_warm_up_left -= 1
             self.look_again()
-        for generator in (*self._used, *self._unused) if warm else self._used:
-            generator.seed(seed)
-        self._watch()
+        self._seed((*self._used, *self._unused) if warm else self._used, seed)
+        self.watch()
         result = call()
         if self.late_use() and not warm:
-            for generator in self._used:
-                generator.seed(seed)
+            self._seed(self._used, seed)
             return call()
         return result
+
+    def _seed(self, generators: Sequence[Generator], seed: int) -> None:
+        for generator in generators:
+            self._seeded = True
+            generator.seed(seed)
 
     def _batch_seed(self, position: int, collating: bool) -> int:
         return mix(self.seed_of(position) ^ (_COLLATE if collating else 0))
@@ -212,16 +227,13 @@ class SampleSeeds:
                 fetch(number)
             return
         for number in range(begin, end):
-            seed = self.seed_of(position + number)
-            for generator in self._used:
-                generator.seed(seed)
+            self._seed(self._used, self.seed_of(position + number))
             fetch(number)
 
     def _seed_and_watch(self, seed: int, fetch: Callable[[int], None], number: int) -> None:
-        for generator in (*self._used, *self._unused):
-            generator.seed(seed)
+        self._seed((*self._used, *self._unused), seed)
         self._marks = None
-        self._watch()
+        self.watch()
         self._warm_up_left -= 1
         try:
             fetch(number)
@@ -235,25 +247,35 @@ class SampleSeeds:
 
 
 class KeptState:
-    """The generators of the user's own process, put back as they were."""
+    """The generators of the user's own process, put back as they were after each call that loads something."""
 
-    def __init__(self, generators: Sequence[Generator] | None = None, moved: Callable[[], None] = lambda: None) -> None:
-        """`moved` is told when the user's own code has moved one."""
+    def __init__(self, generators: Sequence[Generator] | None = None, seeds: SampleSeeds | None = None) -> None:
         self._generators = list(global_generators() if generators is None else generators)
-        self._moved = moved
+        self._seeds = seeds
         self._saved: list[tuple[Any, Any]] = [(generator.mark(), generator.save()) for generator in self._generators]
 
     def run(self, call: Callable[[], Any]) -> Any:
         for number, generator in enumerate(self._generators):
             if generator.moved_since(self._saved[number][0]):  # by the user's own code, since the last time
                 self._saved[number] = (generator.mark(), generator.save())
-                self._moved()
+                self._look_again()
+        if self._seeds is not None:
+            self._seeds.begin_call()
         try:
             return call()
         finally:
-            for generator, (mark, state) in zip(self._generators, self._saved, strict=True):
-                if generator.moved_since(mark):
-                    generator.restore(state)
+            if self._seeds is None or not self._seeds.untouched:
+                self._put_back()
+
+    def _put_back(self) -> None:
+        for generator, (mark, state) in zip(self._generators, self._saved, strict=True):
+            if generator.moved_since(mark):
+                generator.restore(state)
+                self._look_again()
+
+    def _look_again(self) -> None:
+        if self._seeds is not None:
+            self._seeds.look_again()
 
 
 def sample_seed(base_seed: int, epoch: int, position: int) -> int:
