@@ -25,7 +25,7 @@ from antifreeze.plan.randomness import own_generators, set_generator_states
 from antifreeze.report import Report
 from antifreeze.slots.ring import Ring
 from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader
-from antifreeze.tuning.cores import auto_workers
+from antifreeze.tuning.cores import auto_workers, rank_cores
 
 _T_co = TypeVar("_T_co", covariant=True)
 _warned_of_platform = False
@@ -178,7 +178,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def _reporter(self) -> Callable[[], Report]:
         """Makes the report, and holds nothing of the loader that would keep it alive."""
-        return partial(Report.of, self._ledger, self.num_workers)
+        return partial(Report.of, self._ledger, self.num_workers, rank_cores(), persistent=self.persistent_workers)
 
     def __repr__(self) -> str:
         workers = f"{self.num_workers} workers" if self.num_workers else "no workers"

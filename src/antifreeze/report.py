@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from antifreeze.delivery.bad_samples import BadSampleRecord
-from antifreeze.delivery.ledger import Ledger
+from antifreeze.delivery.ledger import Ledger, Timing
+from antifreeze.supervisor.work import Costs
+from antifreeze.verdict import Counted, verdict, waited_for
 
-_WAITING_MATTERS = 0.05
 _SHOWN_BAD = 10
+_SHOWN_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Report:
     samples: int
     delivered_bytes: int
     waited_s: float
+    waited_for_s: dict[str, float]
     loop_s: float
     longest_wait_s: float
     first_batch_s: float | None
@@ -33,6 +36,8 @@ class Report:
     fetch_s: float
     collate_s: float
     transport_s: float
+    cpu_s: float
+    queued_s: float
     in_flight_bytes: int
     restarts: int
     hedges: int
@@ -41,32 +46,33 @@ class Report:
     verdict: str
 
     @classmethod
-    def of(cls, ledger: Ledger, workers: int) -> Report:
+    def of(cls, ledger: Ledger, workers: int, cores: int, *, persistent: bool = False) -> Report:
+        """`cores`: how many this rank may use."""
         timing, costs = ledger.timing, ledger.costs
-        waited_s, loop_s = timing.waited_ns / 1e9, timing.loop_ns / 1e9
-        work_s = (costs.fetch_ns + costs.collate_ns + costs.write_ns) / 1e9
-        elapsed_s = waited_s + loop_s
-        busy = min(1.0, work_s / (elapsed_s * workers)) if workers and elapsed_s else None
+        counted = _counted(timing, costs, workers, cores, persistent)
         return cls(
             epochs=timing.epochs,
             batches=timing.batches,
             samples=timing.samples,
             delivered_bytes=timing.delivered_bytes,
-            waited_s=waited_s,
-            loop_s=loop_s,
-            longest_wait_s=timing.longest_wait_ns / 1e9,
+            waited_s=counted.waited_s,
+            waited_for_s={cause.value: seconds for cause, seconds in waited_for(counted).items()},
+            loop_s=counted.loop_s,
+            longest_wait_s=counted.longest_wait_s,
             first_batch_s=None if timing.first_batch_ns is None else timing.first_batch_ns / 1e9,
             workers=workers,
-            worker_busy=busy,
-            fetch_s=costs.fetch_ns / 1e9,
-            collate_s=costs.collate_ns / 1e9,
-            transport_s=costs.write_ns / 1e9,
+            worker_busy=counted.busy,
+            fetch_s=counted.fetch_s,
+            collate_s=counted.collate_s,
+            transport_s=counted.write_s,
+            cpu_s=counted.cpu_s,
+            queued_s=counted.queued_s,
             in_flight_bytes=ledger.most_in_flight_bytes,
             restarts=costs.restarts,
             hedges=costs.hedges,
             bad_samples=tuple(ledger.bad_samples),
             story=tuple(map(str, ledger.story.lines())),
-            verdict=_verdict(waited_s, elapsed_s, workers, busy, costs.fetch_ns, costs.collate_ns, costs.write_ns),
+            verdict=verdict(counted),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -94,6 +100,7 @@ class Report:
             ("delivered", f"{self.samples:,} samples in {self.batches:,} batches, {self.epochs} epochs, {_bytes(self.delivered_bytes)}"),
             ("loop", f"{_seconds(self.loop_s)} in your code, {_seconds(self.waited_s)} ({share:.0%}) waiting for data"),
             ("waits", f"the longest {_seconds(self.longest_wait_s)}{first}"),
+            *([("waited for", self._waited_row())] if self.waited_s else []),
             ("workers", self._workers_row()),
             ("memory", f"{_bytes(self.in_flight_bytes)} in batches at most"),
             ("bad samples", str(len(self.bad_samples)) if self.bad_samples else "none"),
@@ -107,6 +114,10 @@ class Report:
             rows.append(("hedges", f"{self.hedges} late tasks loaded a second time"))
         return [*rows, ("verdict", self.verdict)]
 
+    def _waited_row(self) -> str:
+        causes = [(name, seconds / self.waited_s, seconds) for name, seconds in self.waited_for_s.items()]
+        return " · ".join(f"{name} {share:.0%} ({_seconds(seconds)})" for name, share, seconds in causes if share >= _SHOWN_SHARE)
+
     def _workers_row(self) -> str:
         work_s = self.fetch_s + self.collate_s + self.transport_s
         shares = ""
@@ -114,25 +125,36 @@ class Report:
             shares = (
                 f": fetch {self.fetch_s / work_s:.0%}, collate {self.collate_s / work_s:.0%}, transport {self.transport_s / work_s:.0%}"
             )
+            no_core = min(self.queued_s, max(0.0, work_s - self.cpu_s)) / work_s
+            shares += f"; computing {min(1.0, self.cpu_s / work_s):.0%} of it"
+            shares += f", without a core {no_core:.0%}" if no_core >= _SHOWN_SHARE else ""
         if not self.workers:
             return f"none, loaded in the loop{shares}"
         busy = "" if self.worker_busy is None else f", busy {self.worker_busy:.0%}"
         return f"{self.workers}{busy}{shares}"
 
 
-def _verdict(waited_s: float, elapsed_s: float, workers: int, busy: float | None, fetch_ns: int, collate_ns: int, write_ns: int) -> str:
-    if not elapsed_s:
-        return "nothing was loaded yet"
-    share = waited_s / elapsed_s
-    if share < _WAITING_MATTERS:
-        return f"the data is not the bottleneck: the loop waited {share:.1%} of the time"
-    stage = max((fetch_ns, "the data set's __getitem__"), (collate_ns, "the collate function"), (write_ns, "copying"))[1]
-    if not workers:
-        return f"the loop spent {share:.0%} of its time loading, most of it in {stage}; num_workers would do that beside it"
-    if busy is not None and busy > 0.8:
-        return f"the loop waited {share:.0%} of the time: the workers are the bottleneck, most of it in {stage}; more of them would help"
-    busy_text = f"{0 if busy is None else busy:.0%} busy"
-    return f"the loop waited {share:.0%} of the time though the workers were {busy_text}: look at the longest waits and at epoch starts"
+def _counted(timing: Timing, costs: Costs, workers: int, cores: int, persistent: bool) -> Counted:
+    return Counted(
+        waited_s=timing.waited_ns / 1e9,
+        loop_s=timing.loop_ns / 1e9,
+        startup_s=timing.startup_ns / 1e9,
+        restarts_s=timing.restarts_ns / 1e9,
+        stalls_s=timing.stalls_ns / 1e9,
+        blocked_s=max(0.0, costs.blocked_s - timing.blocked_elsewhere_ns / 1e9),
+        fetch_s=costs.fetch_ns / 1e9,
+        collate_s=costs.collate_ns / 1e9,
+        write_s=costs.write_ns / 1e9,
+        cpu_s=costs.cpu_ns / 1e9,
+        queued_s=costs.queued_ns / 1e9,
+        batches=timing.batches,
+        samples=timing.samples,
+        epochs=timing.epochs,
+        longest_wait_s=timing.longest_wait_ns / 1e9,
+        workers=workers,
+        cores=cores,
+        persistent=persistent,
+    )
 
 
 def _seconds(value: float) -> str:

@@ -18,7 +18,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "the programs": ("__main__", "selftest"),
     "the public names": ("__init__",),
     "running scripts": ("running",),
-    "what users call": ("cli", "loader+report", "replay"),
+    "what users call": ("cli", "loader+report+verdict", "replay"),
     "before the run": ("checks",),
     "explaining": ("doctor",),
     "handing out": ("delivery", "tuning"),
@@ -30,7 +30,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "the bottom": ("errors",),
 }
 
-PURE_FILES = ("supervisor/state.py", "supervisor/policy.py", "doctor/findings*")
+PURE_FILES = ("supervisor/state.py", "supervisor/policy.py", "verdict.py", "doctor/findings*")
 NOT_IN_PURE_FILES = ("os", "time", "multiprocessing", "torch")
 
 MAY_START_OR_KILL = (

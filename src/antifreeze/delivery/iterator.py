@@ -94,7 +94,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._closed = False
         self._ledger: Ledger = loader._ledger
         self._traps: Traps = loader._traps
-        self._clock = LoopClock(self._ledger.timing)
+        self._clock = LoopClock(self._ledger.timing, self._ledger.costs)
         self._desk = BadSampleDesk(self._options, self._ledger.bad_samples, self._dataset)
         self._limit = _limit(self._options)
         self._splits = self._map and self._collate_fn is default_collate and self._auto_collation and not fetches_many(self._dataset)
@@ -193,6 +193,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if self._num_workers:
             self._plan_ahead()
             self._submit()
+        self._clock.made()
 
     def _begin_map(self, resume: dict[str, Any] | None) -> None:
         self._plan = MapPlan(self._index_sampler, self._auto_collation, self._generators, self._quarantine())
@@ -429,6 +430,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return f"batch {next(iter(self._in_flight))}"
 
     def _end_or_raise(self) -> None:
+        self._clock.ending()
         if self._planned and isinstance(self._planned[0], BaseException):
             error = self._planned.popleft()
             assert isinstance(error, BaseException)

@@ -22,6 +22,10 @@ class Timing:
     delivered_bytes: int = 0
     first_batch_ns: int | None = None
     longest_wait_ns: int = 0
+    startup_ns: int = 0
+    restarts_ns: int = 0
+    stalls_ns: int = 0
+    blocked_elsewhere_ns: int = 0  # of Costs.blocked_s, what belongs to the three above
 
 
 @dataclass
@@ -33,31 +37,80 @@ class Ledger:
     most_in_flight_bytes: int = 0
 
 
-class LoopClock:
-    """One iterator's stopwatch: inside next(), or in the user's code."""
+LONG_WAIT_NS = 50_000_000
+"""A shorter wait is not asked whether a worker was replaced, or stuck, in the meantime."""
 
-    def __init__(self, timing: Timing) -> None:
+
+class LoopClock:
+    """One iterator's stopwatch: inside next(), or in the user's code.
+
+    iter() ── began … made ──   next() ── enter … leave ── the user's code ── enter … leave ── …
+    └────────── start-up: both, for the first batch of an epoch ──────┘                 and the next() that ends it
+    """
+
+    def __init__(self, timing: Timing, costs: Costs) -> None:
         self._timing = timing
+        self._costs = costs
         self._began_at: int | None = time.perf_counter_ns()
+        self._made_in = 0
         self._entered_at = 0
         self._left_at: int | None = None
+        self._at_edge = True
+        self._before = (costs.restarts, costs.stalls, costs.blocked_s)
+
+    def new_epoch(self) -> None:
+        self._left_at = None
+        self._at_edge = True
+        self._timing.epochs += 1
+        if self._began_at is None:
+            self._began_at = time.perf_counter_ns()
+            self._before = (self._costs.restarts, self._costs.stalls, self._costs.blocked_s)
+
+    def made(self) -> None:
+        """iter() is about to return."""
+        if self._began_at is not None:
+            self._made_in = time.perf_counter_ns() - self._began_at
 
     def enter(self) -> None:
         self._entered_at = time.perf_counter_ns()
         if self._left_at is not None:
             self._timing.loop_ns += self._entered_at - self._left_at
 
+    def ending(self) -> None:
+        """This next() finds the end of the epoch."""
+        self._before = (self._costs.restarts, self._costs.stalls, self._costs.blocked_s)
+        self._at_edge = True
+
     def leave(self) -> None:
         now = time.perf_counter_ns()
         timing = self._timing
         waited = now - self._entered_at
+        if self._at_edge:
+            waited += self._made_in
+            self._edge(waited)
+        elif waited > LONG_WAIT_NS:
+            self._long(waited)
         timing.waited_ns += waited
         timing.longest_wait_ns = max(timing.longest_wait_ns, waited)
-        if self._began_at is not None:
-            timing.first_batch_ns = timing.first_batch_ns or now - self._began_at
-            self._began_at = None
         self._left_at = now
 
-    def new_epoch(self) -> None:
-        self._left_at = None
-        self._timing.epochs += 1
+    def _edge(self, waited: int) -> None:
+        timing, costs = self._timing, self._costs
+        if self._began_at is not None and timing.first_batch_ns is None:
+            timing.first_batch_ns = waited
+        timing.startup_ns += waited
+        timing.blocked_elsewhere_ns += int((costs.blocked_s - self._before[2]) * 1e9)
+        self._at_edge, self._made_in, self._began_at = False, 0, None
+        self._before = (costs.restarts, costs.stalls, costs.blocked_s)
+
+    def _long(self, waited: int) -> None:
+        restarts, stalls, _ = self._before
+        timing, costs = self._timing, self._costs
+        if costs.restarts > restarts:
+            timing.restarts_ns += waited
+        elif costs.stalls > stalls:
+            timing.stalls_ns += waited
+        else:
+            return
+        timing.blocked_elsewhere_ns += waited
+        self._before = (costs.restarts, costs.stalls, costs.blocked_s)

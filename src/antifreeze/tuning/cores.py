@@ -13,10 +13,15 @@ def usable_cores() -> int:
     return max(1, allowed if quota is None else min(allowed, int(quota)))
 
 
+def rank_cores() -> int:
+    """This rank's share of them; at least 1."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+    return max(1, usable_cores() // max(1, ranks))
+
+
 def auto_workers() -> int:
     """The worker count for num_workers="auto": this rank's share of the cores, less one for the training loop; at least 1."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
-    return max(1, usable_cores() // max(1, ranks) - 1)
+    return max(1, rank_cores() - 1)
 
 
 def _cgroup_quota() -> float | None:

@@ -1,0 +1,213 @@
+"""From what was counted to one sentence: how long the loop waited for data, what for, and what would change it. Pure.
+
+    next() ─┬─ start-up     workers start, the first batch of an epoch; the end of an epoch
+            ├─ restarts     a worker was replaced in the meantime
+            ├─ stalls       nobody came for so long that a stall report was printed
+            ├─ the workers' stages, where the loop had nothing to do but wait for them, by what they spent their time on:
+            │     fetch computing · fetch waiting · fetch without a core · collate · transport
+            └─ hand-over    our own work in next(): messages, tensors over the slot, pinning
+
+1. The causes add up to what the loop waited.
+2. A cause is not blamed for less than WAITING_MATTERS of the time: then the data is not the bottleneck.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+WAITING_MATTERS = 0.05
+WORKERS_ARE_IDLE = 0.6
+MOST_WAITING_WORKERS = 64
+WORTH_IT = 1.1
+
+
+class Cause(Enum):
+    COMPUTING = "fetch, computing"
+    WAITING = "fetch, waiting"
+    NO_CORE = "fetch, without a core"
+    COLLATE = "collate"
+    TRANSPORT = "transport"
+    HAND_OVER = "hand-over"
+    START_UP = "start-up"
+    RESTARTS = "restarts"
+    STALLS = "stalls"
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Seconds, all of them sums; `blocked_s` is the part of next() in which there was nothing to do but wait for workers, without
+    start-up, restarts and stalls. `cores` are those this rank may use."""
+
+    waited_s: float
+    loop_s: float
+    startup_s: float
+    restarts_s: float
+    stalls_s: float
+    blocked_s: float
+    fetch_s: float
+    collate_s: float
+    write_s: float
+    cpu_s: float
+    queued_s: float
+    batches: int
+    samples: int
+    epochs: int
+    longest_wait_s: float
+    workers: int
+    cores: int
+    persistent: bool
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.waited_s + self.loop_s
+
+    @property
+    def work_s(self) -> float:
+        return self.fetch_s + self.collate_s + self.write_s
+
+    @property
+    def busy(self) -> float | None:
+        """The workers' share of the time in which they had work."""
+        if not self.workers or not self.elapsed_s:
+            return None
+        return min(1.0, self.work_s / (self.elapsed_s * self.workers))
+
+
+def waited_for(counted: Counted) -> dict[Cause, float]:
+    """Seconds by cause, the largest first; they add up to `waited_s`."""
+    found = {Cause.START_UP: counted.startup_s, Cause.RESTARTS: counted.restarts_s, Cause.STALLS: counted.stalls_s}
+    left_s = max(0.0, counted.waited_s - sum(found.values()))
+    stages = _stages(counted)
+    in_stages_s = min(left_s, counted.blocked_s if counted.workers else counted.work_s)
+    if not counted.work_s:
+        in_stages_s = 0.0
+    found |= {cause: in_stages_s * seconds / counted.work_s if in_stages_s else 0.0 for cause, seconds in stages.items()}
+    found[Cause.HAND_OVER] = left_s - in_stages_s
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _stages(counted: Counted) -> dict[Cause, float]:
+    """What the work was made of. Collating and copying compute; the rest of the CPU time is the data set's."""
+    computing_s = min(counted.fetch_s, max(0.0, counted.cpu_s - counted.collate_s - counted.write_s))
+    no_core_s = min(counted.fetch_s - computing_s, counted.queued_s)
+    return {
+        Cause.COMPUTING: computing_s,
+        Cause.NO_CORE: no_core_s,
+        Cause.WAITING: counted.fetch_s - computing_s - no_core_s,
+        Cause.COLLATE: counted.collate_s,
+        Cause.TRANSPORT: counted.write_s,
+    }
+
+
+def verdict(counted: Counted) -> str:
+    if not counted.elapsed_s:
+        return "nothing was loaded yet"
+    share = counted.waited_s / counted.elapsed_s
+    if share < WAITING_MATTERS:
+        return (
+            f"the data is not the bottleneck: the loop waited {share:.1%} of the time ({_s(counted.waited_s)} of {_s(counted.elapsed_s)})"
+        )
+    causes = waited_for(counted)
+    cause, seconds = next(iter(causes.items()))
+    said = f"the loop waited {share:.0%} of the time ({_s(counted.waited_s)} of {_s(counted.elapsed_s)})"
+    of_it = seconds / counted.waited_s if counted.waited_s else 0.0
+    return f"{said}, {of_it:.0%} of it for {_NAMED[cause]}; {_advice(cause, counted)}"
+
+
+_NAMED = {
+    Cause.COMPUTING: "the data set's __getitem__, which computes",
+    Cause.WAITING: "the data set's __getitem__, which itself waits (files, network, locks, sleep)",
+    Cause.NO_CORE: "workers that had no core to run on",
+    Cause.COLLATE: "the collate function",
+    Cause.TRANSPORT: "copying batches into shared memory",
+    Cause.HAND_OVER: "handing batches over",
+    Cause.START_UP: "the beginnings and ends of epochs",
+    Cause.RESTARTS: "workers that were replaced",
+    Cause.STALLS: "samples that did not come",
+}
+
+
+def _advice(cause: Cause, counted: Counted) -> str:
+    if cause is Cause.START_UP:
+        return _about_start_up(counted)
+    if cause is Cause.RESTARTS:
+        return "the story says why they ended; sample_timeout_s bounds what a stuck sample costs"
+    if cause is Cause.STALLS:
+        return "the story names the samples; sample_timeout_s with on_bad_sample ends such waits"
+    if cause is Cause.HAND_OVER:
+        per_batch_s = waited_for(counted)[cause] / max(1, counted.batches)
+        return f"that is {_s(per_batch_s)} for each of {counted.batches:,} batches: larger batches need fewer of them"
+    if cause is Cause.NO_CORE:
+        return f"{counted.workers} workers share {_cores(counted.cores)}: num_workers={max(1, counted.cores - 1)} would not fight over them"
+    if not counted.workers:
+        return _without_workers(cause, counted)
+    if counted.busy is not None and counted.busy < WORKERS_ARE_IDLE:
+        return (
+            f"yet the workers were only {counted.busy:.0%} busy: batches come unevenly, the longest wait was {_s(counted.longest_wait_s)}; "
+            "hedge=True, in_order=False or a larger prefetch_factor evens that out"
+        )
+    return _more_workers(cause, counted)
+
+
+def _about_start_up(counted: Counted) -> str:
+    each_s = counted.startup_s / max(1, counted.epochs)
+    if counted.workers and not counted.persistent and counted.epochs > 1:
+        return f"{_s(each_s)} for each of {counted.epochs} epochs: persistent_workers=True keeps the workers from one epoch to the next"
+    if counted.epochs > 1:
+        return f"{_s(each_s)} for each of {counted.epochs} epochs: the first batch of an epoch has nothing loaded ahead of it"
+    return f"{_s(each_s)} until the first batch and after the last: a longer run pays that once"
+
+
+def _without_workers(cause: Cause, counted: Counted) -> str:
+    wanted = min(_needed(counted), _limit(cause, counted.cores))
+    times = _times_as_fast(counted, wanted)
+    if times >= WORTH_IT:
+        return f"num_workers={wanted} would do that beside the loop, about {times:.1f}× as fast in all"
+    return (
+        f"workers would hardly change that on {_cores(counted.cores)}, so a sample itself must become cheaper ({_per_sample(counted)} now)"
+    )
+
+
+def _more_workers(cause: Cause, counted: Counted) -> str:
+    wanted = min(_needed(counted), _limit(cause, counted.cores))
+    if wanted > counted.workers:
+        times = _times_as_fast(counted, wanted)
+        return f"num_workers={wanted} instead of {counted.workers} would be about {times:.1f}× as fast in all"
+    if cause is Cause.WAITING:
+        return f"more workers are seldom worth it: read larger pieces at once, or from nearer ({_per_sample(counted)} per sample now)"
+    there = f"{counted.workers} worker{'s' if counted.workers > 1 else ''} on {_cores(counted.cores)}"
+    return f"{there} are all there can be, so a sample itself must become cheaper ({_per_sample(counted)} now)"
+
+
+def _limit(cause: Cause, cores: int) -> int:
+    """Workers that wait need no core; those that compute need one each, and the loop one too."""
+    return MOST_WAITING_WORKERS if cause is Cause.WAITING else max(1, cores - 1)
+
+
+def _needed(counted: Counted) -> int:
+    """So many workers would load a batch in the time the loop needs for one."""
+    if counted.loop_s * MOST_WAITING_WORKERS <= counted.work_s:
+        return MOST_WAITING_WORKERS
+    return max(1, math.ceil(counted.work_s / counted.loop_s))
+
+
+def _times_as_fast(counted: Counted, workers: int) -> float:
+    """If the work is shared evenly, the slower of loading and training sets the pace; epochs still have their beginnings."""
+    then_s = max(counted.work_s / workers, counted.loop_s) + counted.startup_s
+    return counted.elapsed_s / then_s if then_s else 1.0
+
+
+def _per_sample(counted: Counted) -> str:
+    return _s(counted.work_s / max(1, counted.samples))
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'s' if count > 1 else ''}"
+
+
+def _s(seconds: float) -> str:
+    if seconds >= 0.1:
+        return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.0f} µs"

@@ -1,0 +1,120 @@
+"""The verdict: a table of what was counted, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antifreeze.verdict import Cause, Counted, verdict, waited_for
+
+FINE = Counted(
+    waited_s=0.0,
+    loop_s=10.0,
+    startup_s=0.0,
+    restarts_s=0.0,
+    stalls_s=0.0,
+    blocked_s=0.0,
+    fetch_s=0.0,
+    collate_s=0.0,
+    write_s=0.0,
+    cpu_s=0.0,
+    queued_s=0.0,
+    batches=100,
+    samples=1000,
+    epochs=1,
+    longest_wait_s=0.1,
+    workers=2,
+    cores=8,
+    persistent=False,
+)
+WAITS = replace(FINE, waited_s=10.0, blocked_s=10.0, fetch_s=36.0, cpu_s=36.0)
+
+CASES = {
+    "nothing": (replace(FINE, loop_s=0.0), "nothing was loaded yet"),
+    "fine": (replace(FINE, waited_s=0.2), "the data is not the bottleneck: the loop waited 2.0% of the time (0.20 s of 10.2 s)"),
+    "computing": (
+        WAITS,
+        "the loop waited 50% of the time (10.0 s of 20.0 s), 100% of it for the data set's __getitem__, which computes; "
+        "num_workers=4 instead of 2 would be about 2.0× as fast in all",
+    ),
+    "computing, no core left": (
+        replace(WAITS, cores=3),
+        "2 workers on 3 cores are all there can be, so a sample itself must become cheaper (36.0 ms now)",
+    ),
+    "computing, cores for some": (replace(WAITS, cores=4), "num_workers=3 instead of 2 would be about 1.7× as fast in all"),
+    "waiting": (
+        replace(WAITS, cpu_s=1.0, cores=1),
+        "__getitem__, which itself waits (files, network, locks, sleep); num_workers=4 instead of 2 would be about 2.0× as fast",
+    ),
+    "waiting, with many": (
+        replace(WAITS, cpu_s=1.0, workers=64, fetch_s=1000.0),
+        "more workers are seldom worth it: read larger pieces at once, or from nearer (1.0 s per sample now)",
+    ),
+    "no core": (
+        replace(WAITS, cpu_s=10.0, queued_s=20.0, workers=16),
+        "workers that had no core to run on; 16 workers share 8 cores: num_workers=7 would not fight over them",
+    ),
+    "collate": (replace(WAITS, fetch_s=6.0, collate_s=30.0), "for the collate function; num_workers=4 instead of 2"),
+    "transport": (replace(WAITS, fetch_s=6.0, write_s=30.0), "for copying batches into shared memory; num_workers=4"),
+    "uneven": (
+        replace(WAITS, fetch_s=20.0, cpu_s=1.0, longest_wait_s=3.0),
+        "yet the workers were only 50% busy: batches come unevenly, the longest wait was 3.0 s; hedge=True, in_order=False or",
+    ),
+    "hand-over": (
+        replace(WAITS, blocked_s=1.0),
+        "90% of it for handing batches over; that is 90.0 ms for each of 100 batches: larger batches need fewer of them",
+    ),
+    "start-up of many epochs": (
+        replace(WAITS, startup_s=9.0, epochs=3),
+        "90% of it for the beginnings and ends of epochs; 3.0 s for each of 3 epochs: persistent_workers=True keeps the workers",
+    ),
+    "start-up though persistent": (replace(WAITS, startup_s=9.0, epochs=3, persistent=True), "has nothing loaded ahead of it"),
+    "start-up of one epoch": (replace(WAITS, startup_s=9.0), "9.0 s until the first batch and after the last: a longer run pays that once"),
+    "restarts": (replace(WAITS, restarts_s=9.0), "90% of it for workers that were replaced; the story says why they ended"),
+    "stalls": (replace(WAITS, stalls_s=9.0), "90% of it for samples that did not come; the story names the samples"),
+    "no workers": (
+        replace(WAITS, workers=0, fetch_s=10.0),
+        "__getitem__, which computes; num_workers=1 would do that beside the loop, about 2.0× as fast in all",
+    ),
+    "no workers, no cores": (
+        replace(WAITS, workers=0, fetch_s=10.0, loop_s=0.01, cores=1),
+        "workers would hardly change that on 1 core, so a sample itself must become cheaper (10.0 ms now)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_sentence(name: str) -> None:
+    counted, says = CASES[name]
+    assert says in verdict(counted)
+    assert "\n" not in verdict(counted)
+
+
+def test_the_largest_cause_comes_first_and_fetch_is_parted_by_cpu_time() -> None:
+    causes = waited_for(replace(WAITS, fetch_s=30.0, collate_s=6.0, cpu_s=16.0, queued_s=5.0, waited_s=36.0, blocked_s=36.0))
+    assert causes[Cause.WAITING] == pytest.approx(15.0)
+    assert causes[Cause.COMPUTING] == pytest.approx(10.0)
+    assert causes[Cause.COLLATE] == pytest.approx(6.0)
+    assert causes[Cause.NO_CORE] == pytest.approx(5.0)
+    assert next(iter(causes)) is Cause.WAITING
+
+
+seconds = st.floats(0, 1e6)
+
+
+@given(seconds, seconds, seconds, seconds, seconds, seconds, seconds, st.integers(0, 64), st.integers(1, 64))
+def test_whatever_was_counted_the_causes_add_up_and_there_is_a_sentence(
+    waited: float, loop: float, blocked: float, fetch: float, collate: float, cpu: float, queued: float, workers: int, cores: int
+) -> None:
+    counted = replace(
+        FINE, waited_s=waited, loop_s=loop, blocked_s=blocked, fetch_s=fetch, collate_s=collate, cpu_s=cpu, queued_s=queued,
+        startup_s=waited / 3, workers=workers, cores=cores,
+    )  # fmt: skip
+    causes = waited_for(counted)
+    assert set(causes) == set(Cause)
+    assert all(value >= 0 for value in causes.values())
+    assert sum(causes.values()) == pytest.approx(waited, rel=1e-6, abs=1e-6)
+    assert verdict(counted)
