@@ -119,6 +119,7 @@ class LocalPool:
         self._check_usable()
         assert isinstance(self._fetcher, MapFetcher)
         task = fetch.Task(number, number, NO_SLOT, rows, 0, position, _listed(indices), whole=True)
+        cpu_before = self._cpu_clock()
         try:
             outcome = self._kept.run(partial(self._fetcher.load, task))
         except BaseException:
@@ -126,6 +127,8 @@ class LocalPool:
             if slot is not None:
                 self.ring.give_back(slot)
             raise
+        if cpu_before is not None:
+            self._measure(cpu_before, outcome)
         if isinstance(outcome, Packed):
             self._count(outcome.rows, outcome.fetch_ns, outcome.collate_ns, outcome.write_ns)
             return self.collated.pop(number), 0
@@ -173,8 +176,7 @@ class LocalPool:
             task.number, task.batch, batch.slot, batch.rows, task.first_row, content.position + task.first_row, _listed(indices), task.whole
         )
         self._journal.begin(task.number, task.batch, time.monotonic_ns())
-        self._loaded += 1
-        cpu_before = time.process_time_ns() if self._loaded % CPU_TIME_EVERY == 1 else None
+        cpu_before = self._cpu_clock()
         try:
             if isinstance(self._fetcher, StreamFetcher):
                 assert batch.stream is not None
@@ -188,9 +190,8 @@ class LocalPool:
             error.row, error.index = error.failure.row, error.failure.index  # type: ignore[attr-defined]
             self._perform(self.state.handle(TaskEnded(0, task.number, Ending.FAILED, failure=error)))
         else:
-            if cpu_before is not None and not isinstance(outcome, Bounce):
-                took_ns = outcome.fetch_ns + outcome.write_ns + (outcome.collate_ns if isinstance(outcome, Packed) else 0)
-                self._cpu_share = min(1.0, (time.process_time_ns() - cpu_before) / max(1, took_ns))
+            if cpu_before is not None:
+                self._measure(cpu_before, outcome)
             self._note(task, outcome)
 
     def _note(self, task: Task, outcome: Rows | Packed | Bounce) -> None:
@@ -213,6 +214,15 @@ class LocalPool:
         start.skip_samples += rows
         start.state = self._fetcher.streams[stream].state()
         start.finished_batches[batch] = (rows, start.state, self._fetcher.streams[stream].ended)
+
+    def _cpu_clock(self) -> int | None:
+        self._loaded += 1
+        return time.process_time_ns() if self._loaded % CPU_TIME_EVERY == 1 else None
+
+    def _measure(self, cpu_before: int, outcome: Rows | Packed | Bounce) -> None:
+        if not isinstance(outcome, Bounce):
+            took_ns = outcome.fetch_ns + outcome.write_ns + (outcome.collate_ns if isinstance(outcome, Packed) else 0)
+            self._cpu_share = min(1.0, (time.process_time_ns() - cpu_before) / max(1, took_ns))
 
     def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
         self.costs.add(rows, fetch_ns, collate_ns, write_ns, int(self._cpu_share * (fetch_ns + collate_ns + write_ns)))
