@@ -2,9 +2,10 @@
 
 1. A position is the ordinal of a sample in its epoch, so the same sample drawn twice is augmented in two ways, and the number of
    workers, a restart or a resume change nothing.
-2. Seeding all three costs about 7 µs. So the first WARM_UP samples seed all three and watch which ones the data set uses; after
-   that only those are seeded. The others are looked at after each task: if one has moved after all, the task's samples are fetched
-   again, seeded, and from then on it counts as used. (`look_again`: somebody else may have moved them in the meantime.)
+2. Seeding all three costs about 7 µs. So the first WARM_UP samples (BATCH_WARM_UP batches, for what is called once per batch) seed
+   all three and watch which ones the data set uses; after that only those are seeded. The others are looked at after each task: if
+   one has moved after all, the task's samples are fetched again, seeded, and from then on it counts as used. (`look_again`: somebody
+   else may have moved them in the meantime.)
 3. A generator that `worker_init_fn` seeded is the user's: it is left alone.
 4. Whoever shares a process with the user's own code (no workers) puts the generators back as they were.
 """
@@ -20,7 +21,8 @@ import numpy as np
 import numpy.random  # it loads lazily: a fork must not inherit its import under way
 import torch
 
-WARM_UP = 32
+WARM_UP = 4
+BATCH_WARM_UP = 2
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _COLLATE = 0x5851F42D4C957F2D
@@ -123,7 +125,7 @@ class SampleSeeds:
         self._count = len(self._unused)
         self._looked = self._seeded = False  # since begin_call
         self._warm_up_left = WARM_UP
-        self._batch_warm_up_left = WARM_UP
+        self._batch_warm_up_left = BATCH_WARM_UP
         self._marks: list[tuple[Generator, Any]] | None = None  # of the unused ones, while nobody has moved or seeded them
         self.begin_epoch(base_seed, epoch)
 
