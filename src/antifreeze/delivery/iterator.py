@@ -99,6 +99,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._limit = _limit(self._options)
         self._splits = self._map and self._collate_fn is default_collate and self._auto_collation and not fetches_many(self._dataset)
         self._fetches_many = self._map and fetches_many(self._dataset)
+        self._look_ahead = LOOK_AHEAD if self._options.forgives and self._map else max(1, self._prefetch_factor * self._num_workers)
         self._loads_at_once = self._map and not self._num_workers and not self._options.forgives
         self._static = False
         self._whole_only = loader._rows_failed
@@ -256,12 +257,6 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     # --- giving out ---
 
-    @property
-    def _look_ahead(self) -> int:
-        if self._options.forgives and self._map:
-            return LOOK_AHEAD
-        return int(max(1, self._prefetch_factor * self._num_workers))
-
     def _plan_ahead(self) -> None:
         while self._map and not self._finished and len(self._planned) + len(self._in_flight) < self._look_ahead:
             self._draw_one()
@@ -286,7 +281,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self.cursor.delivered = self.cursor.delivered.add(planned)  # delivered early, before the resume
 
     def _submit(self) -> None:
-        room = self._room()
+        tasks = self._tasks_for(self._batch_rows or 1)
+        room = self._room(tasks)
         if not self._map:
             self._submit_streams(room)
             return
@@ -303,10 +299,12 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             elif self._auto_collation and not self._fetches_many and isinstance(indices, (list, tuple)):
                 indices = list(indices)  # but __getitems__ gets what the batch sampler gave, be it a list or a tuple
             worker = planned.number % self._num_workers if self._static else None
-            tasks = self._tasks_for(planned.rows)
+            rows = planned.rows
+            if rows != self._batch_rows:
+                tasks = self._tasks_for(rows)
             divisible = self._auto_collation and isinstance(indices, (list, array))
             content = Content(indices, planned.position, divisible, rows=divisible and self._may_split)
-            self.pool.submit(ticket, content, planned.rows, tasks, worker)
+            self.pool.submit(ticket, content, rows, tasks, worker)
 
     def _submit_streams(self, room: int) -> None:
         while len(self._in_flight) < max(room, self._prefetch_factor * self._num_workers):
@@ -326,12 +324,12 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _may_split(self) -> bool:
         return self._splits and not self._static and not self._whole_only
 
-    def _room(self) -> int:
-        """How many batches may be in flight now."""
+    def _room(self, tasks: int) -> int:
+        """How many batches may be in flight now, each given out in so many tasks."""
         if not self._num_workers:
             return 1
         asked = self._prefetch_factor * self._num_workers if self._prefetch_asked else None
-        wanted = batches_in_flight(self._num_workers, self._tasks_for(self._batch_rows or 1), asked)
+        wanted = batches_in_flight(self._num_workers, tasks, asked)
         timing = self._ledger.timing
         if self._options.memory_budget_bytes is not None and not timing.batches:
             return 1  # how large a batch is, the first one tells

@@ -30,6 +30,7 @@ ALIGNMENT = 64
 LARGE_ROW_BYTES = 16 * 1024
 """From here on a row is copied as soon as it is there, so its memory can serve the next sample; smaller ones are stacked together."""
 
+_KEPT_OFFSETS = 64
 _STACKED_BYTES = 256 * 1024
 """Up to here a column is stacked in memory of its own and then copied: cheaper than looking at each part first."""
 
@@ -89,22 +90,29 @@ class RowLayout:
 
     def offsets(self, rows: int) -> list[int]:
         """Where each leaf's column begins in a slot of `rows` rows; one more entry: the bytes used in all."""
+        known = self._offsets.get(rows)
+        if known is not None:
+            return known
         offsets, at = [], 0
         for leaf in self.leaves:
             offsets.append(at)
             at += -(-leaf.row_bytes * rows // ALIGNMENT) * ALIGNMENT
+        if len(self._offsets) < _KEPT_OFFSETS:
+            self._offsets[rows] = [*offsets, at]
         return [*offsets, at]
+
+    @cached_property
+    def _offsets(self) -> dict[int, list[int]]:
+        return {}
 
     def columns(self, buffer: Any, rows: int) -> list[torch.Tensor]:
         """One tensor per leaf over `buffer`, all `rows` rows of it."""
-        views = []
-        for leaf, offset in zip(self.leaves, self.offsets(rows), strict=False):
-            shape = (rows, *leaf.shape)
-            if leaf.row_bytes * rows == 0:
-                views.append(torch.empty(shape, dtype=leaf.dtype))
-            else:
-                views.append(tensor_over(buffer, leaf.dtype, shape, offset))
-        return views
+        return [
+            tensor_over(buffer, leaf.dtype, (rows, *leaf.shape), offset)
+            if leaf.row_bytes * rows
+            else torch.empty((rows, *leaf.shape), dtype=leaf.dtype)
+            for leaf, offset in zip(self.leaves, self.offsets(rows), strict=False)
+        ]
 
     def assemble(self, columns: Sequence[torch.Tensor]) -> Any:
         """The batch as default_collate would have built it."""

@@ -328,6 +328,8 @@ class Pool:
 
     def _wait(self, found: Callable[[], Any], waiting_for: Callable[[], str] | str, timeout_s: float | None) -> Any:
         self._check_usable()
+        if (result := found()) is not None:
+            return result
         self._drain(0)
         if (result := found()) is not None:
             return result
@@ -360,17 +362,20 @@ class Pool:
             raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
 
     def _drain(self, wait_s: float) -> None:
-        """Handles everything that has arrived, waiting up to wait_s for the first of it."""
+        """Handles what has arrived, one message of each worker, waiting up to wait_s for the first of it."""
         gone: list[int] = []
         for descriptor, _ in self.crew.poll.poll(wait_s):
             number = self._by_descriptor.get(descriptor)
             worker = None if number is None else self.crew.workers[number]
             if number is None or worker is None:
                 continue
-            self._receive_all(number, worker)
+            message = worker.channel.try_receive()
+            if message is not None:
+                self._receive(number, message)
             if worker.outbox:
                 self._flush(worker)
             if descriptor == worker.pidfd:
+                self._receive_all(number, worker)
                 gone.append(number)
         for number in gone:
             self._worker_gone(number)
