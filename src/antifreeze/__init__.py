@@ -36,10 +36,12 @@ if TYPE_CHECKING:
         SampleTimeout,
         StateMismatch,
         TooManyBadSamples,
+        TraceError,
         WorkerStartFailed,
     )
     from antifreeze.loader import DataLoader
     from antifreeze.report import Report
+    from antifreeze.tracing import trace
 
 __version__ = "0.1.0"
 
@@ -60,9 +62,11 @@ __all__ = [
     "SampleTimeout",
     "StateMismatch",
     "TooManyBadSamples",
+    "TraceError",
     "WorkerStartFailed",
     "__version__",
     "check",
+    "trace",
 ]
 
 _HOMES = {
@@ -70,6 +74,7 @@ _HOMES = {
     "DataLoader": "antifreeze.loader",
     "Report": "antifreeze.report",
     "check": "antifreeze.checks.checked",
+    "trace": "antifreeze.tracing",
 }
 """Where a public name is defined, if not in antifreeze.errors."""
 

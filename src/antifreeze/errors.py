@@ -3,6 +3,7 @@
 AntifreezeError
 ├── OptionError          (ValueError)    an argument that cannot be, or two that contradict each other
 ├── StateMismatch        (ValueError)    load_state_dict() with a state of another loader
+├── TraceError           (RuntimeError)  two traces at once, or one that has ended
 ├── LoaderClosed         (RuntimeError)  next() on an iterator that was closed, or that belongs to another process
 └── LoadingError         (RuntimeError)  a batch could not be delivered
     ├── LoaderTimeout                    `timeout` seconds passed without a batch
@@ -28,6 +29,10 @@ class OptionError(AntifreezeError, ValueError):
 
 
 class StateMismatch(AntifreezeError, ValueError):
+    pass
+
+
+class TraceError(AntifreezeError, RuntimeError):
     pass
 
 

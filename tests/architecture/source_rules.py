@@ -18,7 +18,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "the programs": ("__main__", "selftest"),
     "the public names": ("__init__",),
     "running scripts": ("running",),
-    "what users call": ("cli", "loader+report+verdict", "replay"),
+    "what users call": ("cli", "loader+report+verdict", "replay", "tracing"),
     "before the run": ("checks",),
     "explaining": ("doctor",),
     "handing out": ("delivery", "tuning"),
@@ -26,7 +26,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "in the child": ("worker",),
     "what workers fill": ("slots", "channel", "plan"),
     "where samples come from": ("sources", "packing", "distributed"),
-    "the vocabulary": ("events", "choices", "options", "torch_private"),
+    "the vocabulary": ("events", "choices", "options", "spans", "torch_private"),
     "the bottom": ("errors",),
 }
 

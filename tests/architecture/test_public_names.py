@@ -24,9 +24,11 @@ PUBLIC = [
     "SampleTimeout",
     "StateMismatch",
     "TooManyBadSamples",
+    "TraceError",
     "WorkerStartFailed",
     "__version__",
     "check",
+    "trace",
 ]
 
 

@@ -191,12 +191,15 @@ if __name__ == "__main__":
 
 def test_a_rank_that_the_script_spawns_has_our_loader_and_its_own_report(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SPAWNED)
-    done = by_antifreeze(["--report", "report.json", "train.py"], tmp_path)
+    done = by_antifreeze(["--report", "report.json", "--trace", "trace.json", "train.py"], tmp_path)
     assert (done.returncode, done.stdout) == (0, "antifreeze.loader 1240\n"), done.stderr
     (line,) = (tmp_path / "report.json").read_text().splitlines()
     report = json.loads(line)
     assert (report["samples"], report["over"], report["workers"]) == (16, "Squares", 1)
     assert "antifreeze" not in done.stderr
+    (trace,) = tmp_path.glob("trace*.json")
+    assert trace.name == f"trace.{report['pid']}.json", "the first process loaded nothing, and wrote nothing"
+    assert [event for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "antifreeze: fetch"]
 
 
 RANKS = (

@@ -12,7 +12,7 @@ from antifreeze.errors import OptionError
 from antifreeze.loader import DataLoader
 from antifreeze.options import OWN_DEFAULTS
 from antifreeze.running.command import python_flags
-from antifreeze.running.settings import OPTIONS, SETTINGS, as_environment, read_settings, split_command_line, unknown_variables
+from antifreeze.running.settings import OPTIONS, SETTINGS, as_environment, read_settings, split_command_line, trace_path, unknown_variables
 from antifreeze.torch_private import TorchDataLoader
 
 
@@ -89,6 +89,12 @@ def test_files_are_handed_on_by_their_whole_path() -> None:
         "ANTIFREEZE_ON_BAD_SAMPLE": "skip",
     }
     assert as_environment({"report": "none"}, lambda path: f"/whole/{path}") == {"ANTIFREEZE_REPORT": "none"}
+
+
+def test_each_process_has_its_own_trace() -> None:
+    assert trace_path("/a.b/out.json", {"ANTIFREEZE_RUN_PID": "7"}, 7) == "/a.b/out.json"
+    assert trace_path("/a.b/out.json", {"ANTIFREEZE_RUN_PID": "7"}, 8) == "/a.b/out.8.json"
+    assert trace_path("/a.b/out", {"RANK": "3"}, 8) == "/a.b/out.rank3"
 
 
 def test_unknown_variables() -> None:

@@ -14,16 +14,19 @@ from __future__ import annotations
 import weakref
 from array import array
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from antifreeze import spans
 from antifreeze.delivery.bad_samples import BadSampleDesk, exception_of, failure_of, replacement
 from antifreeze.delivery.batches import build
 from antifreeze.delivery.ledger import Ledger, LoopClock
 from antifreeze.delivery.local_pool import LocalPool
 from antifreeze.delivery.position import Cursor, MapDelivered, fingerprint, length_of
+from antifreeze.delivery.stages import Stage
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import LoaderClosed
 from antifreeze.options import OnBadSample, Options
@@ -92,6 +95,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self.cursor.epoch = seeded["epoch"] + (resume is None)
         self._tickets = 0
         self._closed = False
+        self._watched = False  # by a profiler or a trace, during one next()
         self._ledger: Ledger = loader._ledger
         self._traps: Traps = loader._traps
         self._clock = LoopClock(self._ledger.timing, self._ledger.costs)
@@ -343,11 +347,28 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     # --- delivering ---
 
     def __next__(self) -> Any:
-        if self._map and not is_profiling():
+        if spans.active is None and not is_profiling():
+            if not self._map:
+                return super().__next__()
             data = self._next_data()
             self._num_yielded += 1
             return data
-        return super().__next__()
+        self._watched = True
+        try:
+            with Stage("next batch"):
+                return super().__next__()
+        finally:
+            self._watched = False
+
+    @staticmethod
+    def _in_stage(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call`, shown as a stage."""
+
+        def staged(*args: Any) -> Any:
+            with Stage(name):
+                return call(*args)
+
+        return staged
 
     def _next_data(self) -> Any:
         if self._closed:
@@ -362,7 +383,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                     continue
                 if batch.phase is not Phase.HOLED or self._repair(flight, batch):
                     break
-            data, size = self._deliver(flight, batch)
+            data, size = (self._in_stage("hand over", self._deliver) if self._watched else self._deliver)(flight, batch)
             samples = batch.rows - batch.short_by - len(batch.bad_rows) if self._map else batch.rows_loaded
             self._count(samples, size)
             return pin_batch(data, self._pin_memory_device) if self._pin_memory else data
@@ -378,7 +399,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         assert isinstance(planned, PlannedBatch) and isinstance(self.pool, LocalPool)
         failed: FetchError | None = None
         try:
-            data, size = self.pool.load(planned.number, planned.indices, planned.position, planned.rows)
+            load = self._in_stage("load", self.pool.load) if self._watched else self.pool.load
+            data, size = load(planned.number, planned.indices, planned.position, planned.rows)
         except FetchError as error:
             failed = error
         self.cursor.delivered = self.cursor.delivered.add(planned)
@@ -406,7 +428,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 self._submit()
             if not self._in_flight:
                 self._end_or_raise()
-            batch = self.pool.wait_resolved(self._pick, self._waiting_for, self._timeout or None)
+            wait = self._in_stage("wait for workers", self.pool.wait_resolved) if self._watched else self.pool.wait_resolved
+            batch = wait(self._pick, self._waiting_for, self._timeout or None)
             flight = self._in_flight[batch.number]
             if batch.phase is not Phase.EMPTY:
                 return flight, batch

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from antifreeze.errors import AntifreezeError, OptionError
-from antifreeze.running.settings import MARK, SETTINGS, as_environment, read_settings, split_command_line, unknown_variables
+from antifreeze.running.settings import FIRST, MARK, SETTINGS, as_environment, read_settings, split_command_line, unknown_variables
 
 WRONG_USAGE = 2
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace, rest: Sequence[str] = ()) -> int:
         return WRONG_USAGE
     for name in unknown_variables(os.environ):
         print(f"antifreeze run: {name} in the environment means nothing to this version and is ignored", file=sys.stderr)
-    environment = {**os.environ, **as_environment(words, os.path.abspath), MARK: sys.prefix, "PYTHONPATH": _python_path()}
+    environment = {**os.environ, **as_environment(words, os.path.abspath), **_marks()}
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -56,6 +56,10 @@ def run(args: argparse.Namespace, rest: Sequence[str] = ()) -> int:
     except OSError as error:
         print(f"antifreeze run: {sys.executable} could not be started: {error.strerror}", file=sys.stderr)
     return WRONG_USAGE
+
+
+def _marks() -> dict[str, str]:
+    return {MARK: sys.prefix, FIRST: str(os.getpid()), "PYTHONPATH": _python_path()}
 
 
 def _checked_target(rest: Sequence[str]) -> list[str]:

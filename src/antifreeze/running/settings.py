@@ -18,6 +18,9 @@ PREFIX = "ANTIFREEZE_"
 MARK = "ANTIFREEZE_RUN"
 """Holds the sys.prefix of the Python that `antifreeze run` started: another Python that inherits the environment is left alone."""
 
+FIRST = "ANTIFREEZE_RUN_PID"
+"""The process that `antifreeze run` became; others inherited its environment."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -100,8 +103,11 @@ REPORT = Setting(
     "report", "--report", "text|none|FILE", "at the end: on stderr (text), not at all, or as lines of JSON appended to FILE", _text
 )
 SIGNAL = Setting("report_signal", "--report-signal", "NAME|none", "the signal that asks for the report (USR1; none under SLURM)", _signal)
-SETTINGS = (*OPTIONS, WORKERS, REPORT, SIGNAL)
-_FILES = {"bad_samples_file", "quarantine"}
+TRACE = Setting(
+    "trace", "--trace", "FILE", "the loop and its workers on one time line, for ui.perfetto.dev (FILE.rankN.json of ranks)", _text
+)
+SETTINGS = (*OPTIONS, WORKERS, REPORT, SIGNAL, TRACE)
+_FILES = {"bad_samples_file", "quarantine", "trace"}
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,7 @@ class Settings:
     workers: int | str | None
     report: str
     report_signal: int | None
+    trace: str | None
 
     def choices(self, on_made: Callable[[Any], None]) -> Choices:
         return Choices(self.options, self.workers, on_made)
@@ -127,7 +134,8 @@ def read_settings(words: Mapping[str, str], environment: Mapping[str, str]) -> S
             values[setting.name] = _read(setting, written, text)
     options = {setting.name: values[setting.name] for setting in OPTIONS if setting.name in values}
     by_default = None if "SLURM_JOB_ID" in environment else int(signal.SIGUSR1)
-    return Settings(options, values.get("workers"), values.get("report", "text"), values.get("report_signal", by_default))
+    wanted = values.get("report_signal", by_default)
+    return Settings(options, values.get("workers"), values.get("report", "text"), wanted, values.get("trace"))
 
 
 def _read(setting: Setting, written: str, text: str) -> Any:
@@ -156,8 +164,16 @@ def _names_file(name: str, text: str) -> bool:
     return name in _FILES or (name == "report" and text not in ("text", "none"))
 
 
+def trace_path(path: str, environment: Mapping[str, str], pid: int) -> str:
+    """One file for each process: the first one's has the name that was given."""
+    stem, dot, ending = path.rpartition(".") if "." in path.rsplit("/", 1)[-1] else (path, "", "")
+    if "RANK" in environment:
+        return f"{stem}.rank{environment['RANK']}{dot}{ending}"
+    return path if environment.get(FIRST) == str(pid) else f"{stem}.{pid}{dot}{ending}"
+
+
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    known = {setting.variable for setting in SETTINGS} | {MARK}
+    known = {setting.variable for setting in SETTINGS} | {MARK, FIRST}
     return sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
 
 

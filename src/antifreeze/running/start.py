@@ -13,7 +13,8 @@ def start() -> None:
     from antifreeze import choices
     from antifreeze.running import reports
     from antifreeze.running.patch import replace_torch
-    from antifreeze.running.settings import read_settings
+    from antifreeze.running.settings import read_settings, trace_path
+    from antifreeze.tracing import trace
 
     try:
         settings = read_settings({}, os.environ)
@@ -25,3 +26,5 @@ def start() -> None:
     choices.choose(settings.choices(roll.note))
     if settings.report_signal is not None:
         reports.report_on_signal(roll, settings.report_signal)
+    if settings.trace is not None:
+        trace(trace_path(settings.trace, os.environ, os.getpid())).start(make_file_now=False)

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from antifreeze import spans
 from antifreeze.channel.messages import (
     Bounced,
     LayoutFound,
@@ -387,11 +388,15 @@ class Pool:
     def _receive(self, number: int, message: Message) -> None:
         if isinstance(message, RowsDone):
             self._count(message.rows, message.fetch_ns, 0, message.write_ns, message.cpu_ns, message.queued_ns)
+            if spans.active is not None:
+                self._trace(spans.active, number, message, {"fetch": message.fetch_ns, "write": message.write_ns})
             event = TaskEnded(number, message.task, Ending.ROWS, rows=message.rows, layout=message.layout)
             self._ended(event)
         elif isinstance(message, ParcelDone):
             stages = (message.fetch_ns, message.collate_ns, message.write_ns)
             self._count(message.rows, *stages, message.cpu_ns, message.queued_ns)
+            if spans.active is not None:
+                self._trace(spans.active, number, message, dict(zip(("fetch", "collate", "write"), stages, strict=True)))
             self._ended(TaskEnded(number, message.task, Ending.PARCEL, rows=message.rows, parcel_bytes=message.size_bytes))
         elif isinstance(message, TaskFailed):
             self._ended(TaskEnded(number, message.task, Ending.FAILED, failure=pickle.loads(message.payload)))
@@ -622,7 +627,14 @@ class Pool:
 
     # --- telling ---
 
+    def _trace(self, recorder: spans.Recorder, number: int, message: RowsDone | ParcelDone, stages: dict[str, int]) -> None:
+        worker = self.crew.workers[number]
+        assert worker is not None
+        recorder.task(worker.pid, number, self.state.batch_of(message.task), message.began_ns, stages, message.rows, message.cpu_ns)
+
     def _tell(self, what: Happening, text: str) -> None:
+        if spans.active is not None:
+            spans.active.add(os.getpid(), spans.THE_LOOP, f"antifreeze: {what.value}", time.perf_counter_ns(), None, text=text)
         self.story.tell(time.monotonic() - self._began_s, what, text)
 
     def _report_stall(self, reason: str, waited_s: float) -> None:
