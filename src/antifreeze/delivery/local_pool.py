@@ -14,6 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
+
 from antifreeze.delivery.batches import build
 from antifreeze.errors import LoaderClosed
 from antifreeze.slots.layout import RowLayout
@@ -45,10 +47,23 @@ class _LocalMaker(SampleMaker):
         self._slot: int | None = None  # of a task that came without one
 
     def write_rows(self, task: fetch.Task, layout: RowLayout, samples: list[Any], first_row: int) -> None:
-        if task.slot == NO_SLOT:
-            self._slot = self._ring.take() if self._slot is None else self._slot
-            task = task._replace(slot=self._slot)
-        super().write_rows(task, layout, samples, first_row)
+        super().write_rows(self._with_slot(task), layout, samples, first_row)
+
+    def _with_slot(self, task: fetch.Task) -> fetch.Task:
+        if task.slot != NO_SLOT:
+            return task
+        self._slot = self._ring.take() if self._slot is None else self._slot
+        return task._replace(slot=self._slot)
+
+    def columns_for(self, task: fetch.Task, layout: RowLayout, rows: int) -> list[torch.Tensor]:
+        if layout.row_bytes * task.batch_rows >= SLOT_PAYS_BYTES:
+            return super().columns_for(self._with_slot(task), layout, rows)
+        return [torch.empty((rows, *leaf.shape), dtype=leaf.dtype) for leaf in layout.leaves]
+
+    def written(self, task: fetch.Task, layout: RowLayout, columns: list[torch.Tensor], took_ns: int) -> Rows | Packed | Bounce:
+        if layout.row_bytes * task.batch_rows >= SLOT_PAYS_BYTES:
+            return super().written(task, layout, columns, took_ns)
+        return self.pack(task, layout.assemble(columns), len(task.indices), took_ns, 0)
 
     def give_up_slot(self) -> int | None:
         slot, self._slot = self._slot, None

@@ -30,6 +30,7 @@ from antifreeze.slots import parcel
 from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, RowLayout, learn, transpose, write_column
 from antifreeze.torch_private import default_collate, default_convert
 from antifreeze.worker.failure import Failure
+from antifreeze.worker.gather import Gather, gather_of
 from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.seeding import SampleSeeds
 from antifreeze.worker.slot_writer import SlotWriter
@@ -128,6 +129,14 @@ class SampleMaker:
         for leaf, into, column in zip(layout.leaves, rows, transpose(layout, samples), strict=True):
             write_column(leaf, into, column)
 
+    def columns_for(self, task: Task, layout: RowLayout, rows: int) -> list[torch.Tensor]:
+        """Where the rows of a task are to be written, all at once."""
+        return self._writer.rows(task.slot, layout, task.batch_rows, task.first_row, task.first_row + rows)
+
+    def written(self, task: Task, layout: RowLayout, columns: list[torch.Tensor], took_ns: int) -> Outcome:
+        """They are there."""
+        return Rows(layout, len(task.indices), {}, took_ns, 0)
+
     def pack(self, task: Task, collated: Any, rows: int, fetch_ns: int, collate_ns: int) -> Packed:
         began = time.perf_counter_ns()
         self._journal.stage(Stage.WRITE)
@@ -206,6 +215,7 @@ class MapFetcher:
         self._journal = journal
         self._pid = os.getpid()
         self._source, self._get_many = _ways_to_fetch(dataset)
+        self._gather = gather_of(dataset) if maker.may_write_rows else None
 
     def load(self, task: Task) -> Outcome:
         began = time.perf_counter_ns()
@@ -216,6 +226,10 @@ class MapFetcher:
             fetched = time.perf_counter_ns()
             collated = self._maker.collate(sample, task, self._seeds)
             return self._maker.pack(task, collated, 1, fetched - began, time.perf_counter_ns() - fetched)
+        if self._gather is not None:
+            gathered = self._gather_rows(self._gather, task, began)
+            if gathered is not None:
+                return gathered
         if self._get_many is not None:
             return self._finish(task, self._fetch_many(task), {}, began)
         if self._maker.may_write_rows and task.indices and not self._maker.rows_are_small:
@@ -248,6 +262,19 @@ class MapFetcher:
             return list(indices)
         except TypeError as error:
             raise self._maker.fetch_error(error, "reading the batch that the sampler gave") from error
+
+    def _gather_rows(self, gather: Gather, task: Task, began: int) -> Outcome | None:
+        """None where the data set must be asked after all."""
+        layout, chosen = gather.layout(), gather.choose(task.indices)
+        if layout is None or chosen is None:
+            return None
+        self._journal.stage(Stage.WRITE)
+        columns = self._maker.columns_for(task, layout, len(chosen))
+        if not gather.write(chosen, columns):
+            return None
+        self._journal.words[_SAMPLES] += len(chosen)
+        self._seeds.no_code_ran()
+        return self._maker.written(task, layout, columns, time.perf_counter_ns() - began)
 
     # --- asking the data set ---
 

@@ -188,6 +188,11 @@ class SampleSeeds:
     def begin_call(self) -> None:
         self._looked = self._seeded = False
 
+    def no_code_ran(self) -> None:
+        """Nothing of the user's was called, so no generator can have moved."""
+        self.watch()
+        self._looked = True
+
     @property
     def untouched(self) -> bool:
         """Since begin_call all generators have been looked at, and none was seeded or moved."""
