@@ -23,6 +23,7 @@ GOOD: dict[str, Any] = {
     "max_restarts_per_minute": 30,
     "recycle_worker_after": None,
     "hedge": False,
+    "uneven_ranks": "error",
     "bad_samples_file": None,
     "quarantine": None,
 }

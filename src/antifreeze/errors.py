@@ -13,6 +13,7 @@ AntifreezeError
     ├── TooManyBadSamples                more were skipped or replaced than `max_bad_samples` allows
     ├── BatchNotPicklable                what the collate function made cannot leave the worker
     ├── BatchTooLarge                    a batch that does not fit into memory or `memory_budget`
+    ├── UnevenRanks                      ranks of one process group have different numbers of batches
     ├── WorkerStartFailed                a worker could not be started
     └── LoaderGaveUp                     workers died faster than the restart budget allows
 """
@@ -69,6 +70,10 @@ class BatchNotPicklable(LoadingError):
 
 
 class BatchTooLarge(LoadingError):
+    pass
+
+
+class UnevenRanks(LoadingError):
     pass
 
 

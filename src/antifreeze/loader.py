@@ -18,6 +18,7 @@ from antifreeze import choices
 from antifreeze.delivery.iterator import LoaderIterator
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.position import Cursor, check_fits, fresh_state
+from antifreeze.delivery.ranks import Ranks, made_at, watch_ranks
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import OptionError
 from antifreeze.options import OWN_DEFAULTS, Options
@@ -44,6 +45,8 @@ class DataLoader(TorchDataLoader[_T_co]):
     recycle_worker_after      samples (an int) or private memory ("2GiB") after which a worker makes room for a fresh one
     hedge               True: a sample or batch that takes far longer than the others is loaded a second time by a worker that has
                         nothing to do; the first result is used, order and bytes stay the same (default False)
+    uneven_ranks        where ranks of a process group have different numbers of batches: "error" (default; a warning where gradients
+                        are off), "trim" (all end with the first), "pad" (the others repeat some), "ignore"
     bad_samples_file    a file to which every bad sample is appended as a line of JSON; `antifreeze replay FILE` runs them again
     quarantine          such a file of an earlier run: its samples are left out
     """
@@ -77,6 +80,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         max_restarts_per_minute: int = 30,
         recycle_worker_after: int | str | None = None,
         hedge: bool = False,
+        uneven_ranks: str = "error",
         bad_samples_file: str | os.PathLike[str] | None = None,
         quarantine: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -91,6 +95,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             "max_restarts_per_minute": max_restarts_per_minute,
             "recycle_worker_after": recycle_worker_after,
             "hedge": hedge,
+            "uneven_ranks": uneven_ranks,
             "bad_samples_file": bad_samples_file,
             "quarantine": quarantine,
         }
@@ -100,6 +105,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         self._fork_is_unsafe = False
         self._ledger = Ledger()
         self._traps = Traps()
+        self._made_at = made_at()
+        self._ranks: Ranks | None = None
         self._spare_ring: Ring | None = None
         self._resume_state: dict[str, Any] | None = None
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -163,7 +170,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is a loader of its own: it shares no workers, no memory and no counts with this one."""
-        fresh = {"_ledger": Ledger(), "_traps": Traps(), "_spare_ring": None, "_open": None, "_cursor": None}
+        fresh = {"_ledger": Ledger(), "_traps": Traps(), "_ranks": None, "_spare_ring": None, "_open": None, "_cursor": None}
         return {**self.__dict__, **fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -218,6 +225,11 @@ class DataLoader(TorchDataLoader[_T_co]):
         return None, state if self.persistent_workers and "base_seed" in state else None
 
     # --- what iterators borrow ---
+
+    def _watch_ranks(self, rank: int, world_size: int) -> Ranks | None:
+        if self._ranks is None:
+            self._ranks = watch_ranks(self, self.options.uneven_ranks, rank, world_size, lambda text: self._traps.say("ranks", text))
+        return self._ranks
 
     def _borrow_ring(self) -> Ring:
         ring, self._spare_ring = self._spare_ring, None

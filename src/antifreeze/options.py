@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from antifreeze.errors import OptionError
 
@@ -21,6 +21,15 @@ class OnBadSample(Enum):
     RAISE = "raise"
     SKIP = "skip"
     REPLACE = "replace"
+
+
+class UnevenChoice(Enum):
+    """What happens where ranks of one process group have different numbers of batches."""
+
+    ERROR = "error"
+    TRIM = "trim"
+    PAD = "pad"
+    IGNORE = "ignore"
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,7 @@ class Options:
     recycle_after_samples: int | None = None
     recycle_after_bytes: int | None = None
     hedge: bool = False
+    uneven_ranks: UnevenChoice = UnevenChoice.ERROR
     bad_samples_file: str | None = None
     quarantined: frozenset[str] = frozenset()
 
@@ -53,6 +63,7 @@ class Options:
         max_restarts_per_minute: Any = 30,
         recycle_worker_after: Any = None,
         hedge: Any = False,
+        uneven_ranks: Any = "error",
         bad_samples_file: Any = None,
         quarantine: Any = None,
     ) -> Options:
@@ -68,6 +79,7 @@ class Options:
             recycle_after_samples=recycle_worker_after if _is_count(recycle_worker_after) else None,
             recycle_after_bytes=None if _is_count(recycle_worker_after) else parse_bytes("recycle_worker_after", recycle_worker_after),
             hedge=_flag("hedge", hedge),
+            uneven_ranks=_one_of("uneven_ranks", uneven_ranks, UnevenChoice),
             bad_samples_file=_path("bad_samples_file", bad_samples_file),
             quarantined=frozenset() if quarantine is None else read_quarantine(_path("quarantine", quarantine) or ""),
         )
@@ -157,6 +169,17 @@ def _count(name: str, value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     raise OptionError(f"{name}={value!r}: expected an int of 0 or more")
+
+
+_Choice = TypeVar("_Choice", bound=Enum)
+
+
+def _one_of(name: str, value: Any, choices: type[_Choice]) -> _Choice:
+    try:
+        return choices(value)
+    except ValueError:
+        known = ", ".join(f'"{choice.value}"' for choice in choices)
+        raise OptionError(f"{name}={value!r}: expected one of {known}") from None
 
 
 def _flag(name: str, value: Any) -> bool:

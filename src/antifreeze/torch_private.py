@@ -38,6 +38,14 @@ def swap_worker_info(info: Any) -> Any:
     return previous
 
 
+def default_store() -> Any:
+    """The key-value store behind the default process group; None where there is none. (torch has no public name for it.)"""
+    try:
+        return torch.distributed.distributed_c10d._get_default_store()
+    except (AttributeError, ValueError, RuntimeError):
+        return None
+
+
 def numpy_seed(base_seed: int, worker_id: int) -> Any:
     """The words torch seeds numpy with in worker `worker_id`."""
     return _worker._generate_state(base_seed, worker_id)  # type: ignore[no-untyped-call]

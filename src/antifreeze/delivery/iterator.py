@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from array import array
 from collections import deque
@@ -27,6 +28,7 @@ from antifreeze.delivery.ledger import Ledger, LoopClock
 from antifreeze.delivery.local_pool import LocalPool
 from antifreeze.delivery.position import Cursor, MapDelivered, fingerprint, length_of
 from antifreeze.delivery.stages import Stage
+from antifreeze.delivery.ranks import Ranks
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import LoaderClosed
 from antifreeze.options import OnBadSample, Options
@@ -57,6 +59,7 @@ from antifreeze.worker.seeding import sample_seed
 LOOK_AHEAD = 64
 _REPLACEMENTS = 8
 _LOOK_AT_MEMORY_EVERY = 8
+_KEPT_TO_REPEAT = 16
 
 
 @dataclass
@@ -98,13 +101,14 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._watched = False  # by a profiler or a trace, during one next()
         self._ledger: Ledger = loader._ledger
         self._traps: Traps = loader._traps
+        self._ranks: Ranks | None = loader._watch_ranks(self._rank, self._world_size) if self._map else None
         self._clock = LoopClock(self._ledger.timing, self._ledger.costs)
         self._desk = BadSampleDesk(self._options, self._ledger.bad_samples, self._dataset)
         self._limit = _limit(self._options)
         self._splits = self._map and self._collate_fn is default_collate and self._auto_collation and not fetches_many(self._dataset)
         self._fetches_many = self._map and fetches_many(self._dataset)
         self._look_ahead = LOOK_AHEAD if self._options.forgives and self._map else max(1, self._prefetch_factor * self._num_workers)
-        self._loads_at_once = self._map and not self._num_workers and not self._options.forgives
+        self._loads_at_once = self._map and not self._num_workers and not self._options.forgives and self._ranks is None
         self._static = False
         self._whole_only = loader._rows_failed
         self._ring = loader._borrow_ring()
@@ -211,6 +215,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._moved_up_before = self.cursor.delivered.moved_up
         elif not self._num_workers:
             self._plan.adopt(self._sampler_iter)
+        if self._ranks is not None:
+            batches, done = length_of(self._index_sampler), self.cursor.delivered
+            self._ranks.begin(None if batches is None else batches - done.position.batches - len(done.beyond))
+            self._to_repeat: list[Any] = []
 
     def _quarantine(self) -> Quarantine | None:
         if not self._options.quarantined:
@@ -281,6 +289,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._moved_up_before = 0
         elif planned.number not in self.cursor.delivered.beyond:
             self._planned.append(planned)
+            if self._ranks is not None and len(self._to_repeat) < _KEPT_TO_REPEAT:
+                self._to_repeat.append(copy.copy(planned.indices))
         else:
             self.cursor.delivered = self.cursor.delivered.add(planned)  # delivered early, before the resume
 
@@ -377,6 +387,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         try:
             if self._loads_at_once:
                 return self._load_at_once()
+            if self._ranks is not None and self._ranks.step():
+                self._end_early()
             while True:
                 flight, batch = self._next_resolved()
                 if flight.moved_up and batch.phase is not Phase.FAILED and not self._shorten(flight, batch):
@@ -426,7 +438,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             if not self._num_workers:
                 self._plan_ahead()
                 self._submit()
-            if not self._in_flight:
+            if not self._in_flight and not (self._ranks is not None and self._repeat_some(self._ranks)):
                 self._end_or_raise()
             wait = self._in_stage("wait for workers", self.pool.wait_resolved) if self._watched else self.pool.wait_resolved
             batch = wait(self._pick, self._waiting_for, self._timeout or None)
@@ -449,6 +461,20 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _waiting_for(self) -> str:
         return f"batch {next(iter(self._in_flight))}"
+
+    def _end_early(self) -> None:
+        """As if the plan ended here."""
+        self._planned.clear()
+        self._in_flight.clear()  # what the workers do of it is dropped when the next epoch begins, or they end now
+        self._finished = True
+
+    def _repeat_some(self, ranks: Ranks) -> bool:
+        """At the end of a rank that has fewer batches than others: whether batches follow that make up for them."""
+        missing = ranks.take_missing() if self._to_repeat else 0
+        for number in range(missing):
+            self._planned.append(self._plan.repeat(copy.copy(self._to_repeat[number % len(self._to_repeat)])))
+        self._submit()
+        return bool(self._in_flight)
 
     def _end_or_raise(self) -> None:
         self._clock.ending()

@@ -136,6 +136,12 @@ class MapPlan:
         self.position = MapPosition(before.batches + 1, before.samples + count, self.sampler_state())
         return PlannedBatch(before.batches, indices, before.samples, self.position)
 
+    def repeat(self, indices: Any) -> PlannedBatch:
+        """After the end: one more batch, of samples that came before, at positions of its own."""
+        begin, rows = self.position, len(indices) if self._auto_collation else 1
+        self.position = MapPosition(begin.batches + 1, begin.samples + rows, begin.sampler_state)
+        return PlannedBatch(begin.batches, indices, begin.samples, self.position)
+
     def draw_spare(self) -> tuple[Any, int] | None:
         """(index, position) of the next sample, where this plan makes the batches itself."""
         if not self.composes or self._iterator is None:

@@ -185,6 +185,50 @@ def uneven_ranks(trial: Trial) -> None:
 
 
 @fault(
+    "rank-with-one-batch-less-trimmed",
+    'the same with uneven_ranks="trim": both ranks end together',
+    "FIELD 6: pt#141069, FIELD 1.16",
+    Expectation(said="rank"),
+    options={"uneven_ranks": "trim"},
+)
+def trimmed_ranks(trial: Trial) -> None:
+    two_ranks(trial, trial.numbers(12), 3)
+
+
+@fault(
+    "rank-with-one-batch-less-padded",
+    'the same with uneven_ranks="pad": the shorter one repeats a batch',
+    "FIELD 6: pt#141069, FIELD 1.16",
+    Expectation((Outcome.FINISHED, Outcome.ERROR), cause="rank", said="rank"),
+    options={"uneven_ranks": "pad"},
+)
+def padded_ranks(trial: Trial) -> None:
+    two_ranks(trial, trial.numbers(12), 4)
+
+
+def validating_rank(trial: Trial, number: int) -> None:
+    """Rank 0 goes over a loader of its own while the other one waits for it at a barrier."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{trial.folder}/store", rank=number, world_size=2)
+    for _ in range(2):
+        if number == 0:
+            for _ in trial.loader(trial.numbers(8), num_workers=1):
+                trial.got(None, lambda _: ["rank 0"])
+        torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+@fault("rank-iterates-alone", "one of two ranks validates while the other one waits for it: nobody waits for ever", "issue 3 Silent traps")
+def alone(trial: Trial) -> None:
+    trial.plan(["rank 0"] * 4)
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=noting_errors(trial, lambda one=one: validating_rank(trial, one))) for one in range(2)]  # type: ignore[misc]
+    for one in ranks:
+        one.start()
+    for one in ranks:
+        one.join(60)
+
+
+@fault(
     "rank-with-bad-samples",
     "one of two ranks skips four samples: its batches do not become fewer",
     "issue 3 Bad samples",
