@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antifreeze.errors import AntifreezeError, OptionError
-from antifreeze.options import OnBadSample, Options, parse_bytes
+from antifreeze.options import OnBadSample, Options, StreamChoice, UnevenChoice, parse_bytes
 
 GOOD: dict[str, Any] = {
     "on_bad_sample": "raise",
@@ -24,6 +24,8 @@ GOOD: dict[str, Any] = {
     "recycle_worker_after": None,
     "hedge": False,
     "uneven_ranks": "error",
+    "lost_stream": "replay",
+    "story_file": None,
     "bad_samples_file": None,
     "quarantine": None,
 }
@@ -58,6 +60,10 @@ def checked(**given: Any) -> Options:
         ({"recycle_worker_after": "2GB"}, "recycle_after_samples", None),
         ({"bad_samples_file": Path("bad.jsonl")}, "bad_samples_file", "bad.jsonl"),
         ({"quarantine": None}, "quarantined", frozenset()),
+        ({"hedge": True}, "hedge", True),
+        ({"uneven_ranks": "trim"}, "uneven_ranks", UnevenChoice.TRIM),
+        ({"lost_stream": "continue"}, "lost_stream", StreamChoice.CONTINUE),
+        ({"story_file": Path("story.txt")}, "story_file", "story.txt"),
     ],
 )
 def test_what_is_taken(given: dict[str, Any], field: str, expected: Any) -> None:
@@ -75,6 +81,10 @@ def test_what_is_taken(given: dict[str, Any], field: str, expected: Any) -> None
         ("memory_budget", [0, -1, 1.5, "", "GiB", "4 XB", "-4GB", "4,000", "0", "0.0GiB", "0.2", "1e9", True, [4], "9" * 400]),
         ("max_restarts_per_minute", [-1, 1.0, "30", None, True]),
         ("recycle_worker_after", [0, -5, 2.5, "many", True]),
+        ("hedge", [1, 0, "yes", None]),
+        ("uneven_ranks", ["skip", "", None, 1, True, ["trim"]]),
+        ("lost_stream", ["raise", None, True, 0]),
+        ("story_file", [1, True, ["x"]]),
         ("bad_samples_file", [1, True, ["x"]]),
         ("quarantine", [1, ["x"], "/no/such/file"]),
     ],

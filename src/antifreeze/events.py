@@ -13,6 +13,7 @@ class Happening(Enum):
     STALL = "stall"
     DEADLINE = "deadline"
     HEDGE = "hedge"
+    STREAM = "stream"
     BAD_SAMPLE = "bad sample"
     GAVE_UP = "gave up"
 

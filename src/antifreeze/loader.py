@@ -19,6 +19,7 @@ from antifreeze.delivery.iterator import LoaderIterator
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.position import Cursor, check_fits, fresh_state
 from antifreeze.delivery.ranks import Ranks, made_at, watch_ranks
+from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import OptionError
 from antifreeze.options import OWN_DEFAULTS, Options
@@ -26,7 +27,7 @@ from antifreeze.plan.randomness import own_generators, set_generator_states
 from antifreeze.report import Report
 from antifreeze.slots.ring import Ring
 from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader
-from antifreeze.tuning.cores import auto_workers, rank_cores
+from antifreeze.tuning.cores import auto_workers, rank_cores, usable_cores
 
 _T_co = TypeVar("_T_co", covariant=True)
 _warned_of_platform = False
@@ -47,6 +48,10 @@ class DataLoader(TorchDataLoader[_T_co]):
                         nothing to do; the first result is used, order and bytes stay the same (default False)
     uneven_ranks        where ranks of a process group have different numbers of batches: "error" (default; a warning where gradients
                         are off), "trim" (all end with the first), "pad" (the others repeat some), "ignore"
+    lost_stream         how an iterable data set without state_dict() goes on after its worker died, and in a resumed run: "replay"
+                        (default: drawn again, what was delivered is left out), or, for what is endless or does not repeat itself,
+                        "continue" (with whatever a new iterator gives; what the worker had drawn and not delivered is lost)
+    story_file          a file to which what had happened (stalls, deaths, deadlines) is appended when an error leaves the loader
     bad_samples_file    a file to which every bad sample is appended as a line of JSON; `antifreeze replay FILE` runs them again
     quarantine          such a file of an earlier run: its samples are left out
     """
@@ -81,6 +86,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         recycle_worker_after: int | str | None = None,
         hedge: bool = False,
         uneven_ranks: str = "error",
+        lost_stream: str = "replay",
+        story_file: str | os.PathLike[str] | None = None,
         bad_samples_file: str | os.PathLike[str] | None = None,
         quarantine: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -96,6 +103,8 @@ class DataLoader(TorchDataLoader[_T_co]):
             "recycle_worker_after": recycle_worker_after,
             "hedge": hedge,
             "uneven_ranks": uneven_ranks,
+            "lost_stream": lost_stream,
+            "story_file": story_file,
             "bad_samples_file": bad_samples_file,
             "quarantine": quarantine,
         }
@@ -104,7 +113,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         self._rows_failed = False
         self._fork_is_unsafe = False
         self._ledger = Ledger()
-        self._traps = Traps()
+        self._traps = Traps(usable_cores)
         self._made_at = made_at()
         self._ranks: Ranks | None = None
         self._spare_ring: Ring | None = None
@@ -148,7 +157,12 @@ class DataLoader(TorchDataLoader[_T_co]):
         return iterator
 
     def __iter__(self) -> Any:
-        iterator = super().__iter__()
+        try:
+            iterator = super().__iter__()
+        except Exception as error:
+            if self.options.story_file is not None:
+                write_story(self.options.story_file, error, self._ledger.story)
+            raise
         self._cursor = getattr(iterator, "cursor", None)
         return iterator
 
@@ -170,7 +184,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is a loader of its own: it shares no workers, no memory and no counts with this one."""
-        fresh = {"_ledger": Ledger(), "_traps": Traps(), "_ranks": None, "_spare_ring": None, "_open": None, "_cursor": None}
+        fresh = {"_ledger": Ledger(), "_traps": Traps(usable_cores), "_ranks": None, "_spare_ring": None, "_open": None, "_cursor": None}
         return {**self.__dict__, **fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -181,11 +195,11 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def report(self) -> Report:
         """Where the time went, what was skipped and why, and one verdict; of all epochs so far."""
-        return self._reporter()()
+        return self._reporter(self.dataset)()
 
-    def _reporter(self) -> Callable[[], Report]:
-        """Makes the report, and holds nothing of the loader that would keep it alive."""
-        return partial(Report.of, self._ledger, self.num_workers, rank_cores(), persistent=self.persistent_workers)
+    def _reporter(self, dataset: Any = None) -> Callable[[], Report]:
+        """Makes the report, and holds nothing of the loader that would keep it alive (but `dataset`, where it is given)."""
+        return partial(Report.of, self._ledger, self.num_workers, rank_cores(), persistent=self.persistent_workers, dataset=dataset)
 
     def __repr__(self) -> str:
         workers = f"{self.num_workers} workers" if self.num_workers else "no workers"

@@ -23,6 +23,13 @@ class OnBadSample(Enum):
     REPLACE = "replace"
 
 
+class StreamChoice(Enum):
+    """How a stream without a state goes on after its worker ended, or in a resumed run."""
+
+    REPLAY = "replay"
+    CONTINUE = "continue"
+
+
 class UnevenChoice(Enum):
     """What happens where ranks of one process group have different numbers of batches."""
 
@@ -47,6 +54,8 @@ class Options:
     recycle_after_bytes: int | None = None
     hedge: bool = False
     uneven_ranks: UnevenChoice = UnevenChoice.ERROR
+    lost_stream: StreamChoice = StreamChoice.REPLAY
+    story_file: str | None = None
     bad_samples_file: str | None = None
     quarantined: frozenset[str] = frozenset()
 
@@ -64,6 +73,8 @@ class Options:
         recycle_worker_after: Any = None,
         hedge: Any = False,
         uneven_ranks: Any = "error",
+        lost_stream: Any = "replay",
+        story_file: Any = None,
         bad_samples_file: Any = None,
         quarantine: Any = None,
     ) -> Options:
@@ -80,6 +91,8 @@ class Options:
             recycle_after_bytes=None if _is_count(recycle_worker_after) else parse_bytes("recycle_worker_after", recycle_worker_after),
             hedge=_flag("hedge", hedge),
             uneven_ranks=_one_of("uneven_ranks", uneven_ranks, UnevenChoice),
+            lost_stream=_one_of("lost_stream", lost_stream, StreamChoice),
+            story_file=_path("story_file", story_file),
             bad_samples_file=_path("bad_samples_file", bad_samples_file),
             quarantined=frozenset() if quarantine is None else read_quarantine(_path("quarantine", quarantine) or ""),
         )

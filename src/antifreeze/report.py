@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from antifreeze.delivery.bad_samples import BadSampleRecord
+from antifreeze.delivery.growth import growth_finding
 from antifreeze.delivery.ledger import Ledger, Timing
 from antifreeze.supervisor.work import Costs
 from antifreeze.verdict import Counted, verdict, waited_for
@@ -41,13 +42,16 @@ class Report:
     in_flight_bytes: int
     restarts: int
     hedges: int
+    streams_continued: int
+    worker_bytes: int
+    growth: str | None
     bad_samples: tuple[BadSampleRecord, ...]
     story: tuple[str, ...]
     verdict: str
 
     @classmethod
-    def of(cls, ledger: Ledger, workers: int, cores: int, *, persistent: bool = False) -> Report:
-        """`cores`: how many this rank may use."""
+    def of(cls, ledger: Ledger, workers: int, cores: int, *, persistent: bool = False, dataset: Any = None) -> Report:
+        """`cores`: how many this rank may use; `dataset` is looked at where workers have grown, for what makes them grow."""
         timing, costs = ledger.timing, ledger.costs
         counted = _counted(timing, costs, workers, cores, persistent)
         return cls(
@@ -70,6 +74,9 @@ class Report:
             in_flight_bytes=ledger.most_in_flight_bytes,
             restarts=costs.restarts,
             hedges=costs.hedges,
+            streams_continued=costs.streams_continued,
+            worker_bytes=sum(worker.pss_bytes for worker in costs.memory.workers.values()),
+            growth=growth_finding(costs.memory.most_grown, dataset),
             bad_samples=tuple(ledger.bad_samples),
             story=tuple(map(str, ledger.story.lines())),
             verdict=verdict(counted),
@@ -102,7 +109,7 @@ class Report:
             ("waits", f"the longest {_seconds(self.longest_wait_s)}{first}"),
             *([("waited for", self._waited_row())] if self.waited_s else []),
             ("workers", self._workers_row()),
-            ("memory", f"{_bytes(self.in_flight_bytes)} in batches at most"),
+            ("memory", self._memory_row()),
             ("bad samples", str(len(self.bad_samples)) if self.bad_samples else "none"),
         ]
         rows += [("", str(bad)) for bad in self.bad_samples[:_SHOWN_BAD]]
@@ -112,7 +119,15 @@ class Report:
             rows.append(("restarts", f"{self.restarts} workers replaced"))
         if self.hedges:
             rows.append(("hedges", f"{self.hedges} late tasks loaded a second time"))
+        if self.streams_continued:
+            rows.append(("streams", f"{self.streams_continued} began anew after their worker ended; samples on their way were lost"))
+        if self.growth:
+            rows.append(("growth", self.growth))
         return [*rows, ("verdict", self.verdict)]
+
+    def _memory_row(self) -> str:
+        workers = f", {_bytes(self.worker_bytes)} in workers at the last look" if self.worker_bytes else ""
+        return f"{_bytes(self.in_flight_bytes)} in batches at most{workers}"
 
     def _waited_row(self) -> str:
         causes = [(name, seconds / self.waited_s, seconds) for name, seconds in self.waited_for_s.items()]

@@ -23,12 +23,14 @@ class Welcome(NamedTuple):
 
 class OpenStream(NamedTuple):
     """An iterable data set: begin (or resume) stream `stream` of `streams`; payload: its own saved state, or nothing.
+    `replay`: without a state, draw `skip_samples` samples again and drop them; otherwise they are only counted.
     `streams` = 0 means a stream that was begun without workers, where get_worker_info() is None."""
 
     stream: int
     streams: int
     skip_samples: int
     batch_rows: int
+    replay: int
     payload: bytes
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from antifreeze.errors import OptionError, TooManyBadSamples
 from antifreeze.options import OnBadSample, Options
+from antifreeze.supervisor.sample_path import path_of
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.fetch import FetchError
 from antifreeze.worker.seeding import mix
@@ -25,12 +26,14 @@ class BadSampleRecord:
     failure: Failure
     done: OnBadSample
     seed: int
+    path: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data: enough to run exactly this sample again."""
         failure = self.failure
         return {
             "index": failure.index,
+            "path": self.path,
             "seed": self.seed,
             "epoch": self.epoch,
             "batch": self.batch,
@@ -46,7 +49,8 @@ class BadSampleRecord:
 
     def __str__(self) -> str:
         verb = "skipped" if self.done is OnBadSample.SKIP else "replaced"
-        return f"{self.failure.describe()}; {verb} in batch {self.batch} of epoch {self.epoch}"
+        path = "" if self.path is None else f" [{self.path}]"
+        return f"{self.failure.describe()}{path}; {verb} in batch {self.batch} of epoch {self.epoch}"
 
 
 class BadSampleDesk:
@@ -69,16 +73,16 @@ class BadSampleDesk:
                 raise OptionError(
                     f'on_bad_sample returned {answer!r} for sample {index!r}; expected "raise", "skip" or "replace"'
                 ) from None
-        record = BadSampleRecord(epoch, batch, failure, choice, seed)
+        record = BadSampleRecord(epoch, batch, failure, choice, seed, path_of(self._dataset, index))
         self._write(record)
         if choice is not OnBadSample.RAISE:
             self.records.append(record)
             self._check_limit(epoch, samples)
         return choice
 
-    def note_raised(self, failure: Failure, *, epoch: int, batch: int, seed: int) -> None:
+    def note_raised(self, failure: Failure, index: Any, *, epoch: int, batch: int, seed: int) -> None:
         """A bad sample that is about to be raised: for the file, not for the count."""
-        self._write(BadSampleRecord(epoch, batch, failure, OnBadSample.RAISE, seed))
+        self._write(BadSampleRecord(epoch, batch, failure, OnBadSample.RAISE, seed, path_of(self._dataset, index)))
 
     def _write(self, record: BadSampleRecord) -> None:
         path = self._options.bad_samples_file
@@ -121,13 +125,17 @@ def replacement(seed: int, position: int, attempt: int, samples: int) -> int:
     return mix(mix(seed ^ position) ^ attempt) % samples
 
 
-def exception_of(failure: Failure | FetchError) -> BaseException:
-    """What the loop gets to see: the data set's own exception as raised where it was raised here, else with the worker's traceback."""
+def exception_of(failure: Failure | FetchError, path: str | None = None) -> BaseException:
+    """What the loop gets to see: the data set's own exception as raised where it was raised here, else with the worker's traceback;
+    and in its text which sample it was, from which file (`path`) where that is known."""
+    told = failure_of(failure)
+    if path is not None and path not in told.message and path not in told.traceback_text:
+        told = replace(told, explanation="\n".join(filter(None, (told.explanation, f"its file: {path}"))))
     if isinstance(failure, Failure):
-        return failure.to_exception()
+        return told.to_exception()
     cause = failure.__cause__
     assert cause is not None
-    note = failure.failure._place()
+    note = told._place()
     if note and hasattr(cause, "add_note"):
         cause.add_note(note)
     return cause

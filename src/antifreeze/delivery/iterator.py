@@ -27,11 +27,12 @@ from antifreeze.delivery.batches import build
 from antifreeze.delivery.ledger import Ledger, LoopClock
 from antifreeze.delivery.local_pool import LocalPool
 from antifreeze.delivery.position import Cursor, MapDelivered, fingerprint, length_of
-from antifreeze.delivery.stages import Stage
 from antifreeze.delivery.ranks import Ranks
+from antifreeze.delivery.stages import Stage
+from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import LoaderClosed
-from antifreeze.options import OnBadSample, Options
+from antifreeze.options import OnBadSample, Options, StreamChoice
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch, Quarantine
 from antifreeze.plan.randomness import own_generators
 from antifreeze.plan.stream_plan import StreamPlan, StreamPosition, StreamProgress
@@ -40,6 +41,7 @@ from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.observe import available_memory_bytes
 from antifreeze.supervisor.policy import batches_in_flight, tasks_per_batch, within_budget
 from antifreeze.supervisor.pool import Pool
+from antifreeze.supervisor.sample_path import path_of
 from antifreeze.supervisor.state import Batch, Phase
 from antifreeze.supervisor.work import Content, StreamStart
 from antifreeze.torch_private import (
@@ -241,6 +243,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 skip_samples=progress.samples,
                 batch_rows=self._batch_rows,
                 state=progress.state,
+                replay=self._options.lost_stream is StreamChoice.REPLAY,
                 worker=number % max(1, self._num_workers),
             )
             for number, progress in enumerate(position.streams)
@@ -399,6 +402,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             samples = batch.rows - batch.short_by - len(batch.bad_rows) if self._map else batch.rows_loaded
             self._count(samples, size)
             return pin_batch(data, self._pin_memory_device) if self._pin_memory else data
+        except Exception as error:
+            if self._options.story_file is not None and not isinstance(error, StopIteration):
+                write_story(self._options.story_file, error, self._ledger.story)
+            raise
         finally:
             self._clock.leave()
 
@@ -417,8 +424,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             failed = error
         self.cursor.delivered = self.cursor.delivered.add(planned)
         if failed is not None:
-            self._note_failure(planned, failed.failure.row or 0, failed)
-            raise exception_of(failed)
+            raise self._to_raise(planned, failed.failure.row or 0, failed)
         self._count(planned.rows, size)
         if not self._auto_collation:
             self._traps.handed_out(data)
@@ -430,7 +436,12 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         ledger.timing.samples += samples
         ledger.timing.delivered_bytes += size_bytes
         if ledger.timing.batches % _LOOK_AT_MEMORY_EVERY == 1:
-            ledger.most_in_flight_bytes = max(ledger.most_in_flight_bytes, self._ring.used_bytes())
+            self._look_at_memory()
+
+    def _look_at_memory(self) -> None:
+        self._ledger.most_in_flight_bytes = max(self._ledger.most_in_flight_bytes, self._ring.used_bytes())
+        if isinstance(self.pool, Pool) and self.pool.look_at_memory():
+            self._traps.busy_threads([worker.busy_threads for worker in self._ledger.costs.memory.workers.values()])
 
     def _next_resolved(self) -> tuple[InFlight, Batch]:
         """The next batch in order (or any, where order does not matter) that is no longer loading; StopIteration at the end."""
@@ -491,10 +502,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         try:
             if batch.phase is Phase.FAILED:
                 self.pool.ring.give_back(batch.slot)
-                if flight.planned is not None:
-                    row = min(batch.errors)
-                    self._note_failure(flight.planned, row, batch.errors[row])
-                raise exception_of(batch.first_error())
+                row = min(batch.errors)
+                raise self._to_raise(flight.planned, row, batch.errors[row])
             if self._splits and batch.parcel_bytes is not None:
                 self._remember_no_rows()
             if isinstance(self.pool, LocalPool) and batch.parcel_bytes is not None:
@@ -514,10 +523,15 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 self._plan_ahead()
                 self._submit()
 
-    def _note_failure(self, planned: PlannedBatch, row: int, error: Any) -> None:
-        """An error that is about to be raised."""
+    def _to_raise(self, planned: PlannedBatch | None, row: int, error: Any) -> BaseException:
+        """The exception that a batch ends with; noted, and with the sample's file where the data set tells."""
+        if planned is None:
+            return exception_of(error)
+        indices = planned.indices if isinstance(planned.indices, (list, tuple, array)) else [planned.indices]
+        index = indices[row] if 0 <= row < len(indices) and repr(indices[row]) == failure_of(error).index else None
         seed = sample_seed(self._base_seed, self.cursor.epoch, planned.position + row)
-        self._desk.note_raised(failure_of(error), epoch=self._ledger.timing.epochs, batch=planned.number, seed=seed)
+        self._desk.note_raised(failure_of(error), index, epoch=self._ledger.timing.epochs, batch=planned.number, seed=seed)
+        return exception_of(error, path_of(self._dataset, index))
 
     def _remember_no_rows(self) -> None:
         self._whole_only = True

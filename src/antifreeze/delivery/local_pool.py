@@ -126,7 +126,7 @@ class LocalPool:
         for start in starts:
             self.streams[start.stream] = start
             info = None if start.streams == 0 else _worker_info(start, self._dataset)
-            begin = partial(self._fetcher.open, start.stream, info, start.state, start.skip_samples, start.batch_rows)
+            begin = partial(self._fetcher.open, start.stream, info, start.state, start.skip_samples, start.batch_rows, start.replay)
             self._kept.run(begin)
 
     def load(self, number: int, indices: Any, position: int, rows: int) -> tuple[Any, int]:

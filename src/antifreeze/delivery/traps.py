@@ -5,7 +5,9 @@
 3. Every worker of an iterable data set delivers the same samples.
 4. A DistributedSampler that is never given set_epoch: every epoch has the same order; we advance it.
 5. Workers that may use one core only.
-6. Without workers and batching, a data set that hands out its own storage: what the loop changes in place, it changes there.
+6. More workers than the cgroup's quota has cores (torch itself says it where there are more than the machine has).
+7. Workers whose thread pools together are more than the cores.
+8. Without workers and batching, a data set that hands out its own storage: what the loop changes in place, it changes there.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import tarfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -43,7 +45,8 @@ class AntifreezeWarning(UserWarning):
 class Traps:
     """What one loader has said already."""
 
-    def __init__(self) -> None:
+    def __init__(self, usable_cores: Callable[[], int]) -> None:
+        self._usable_cores = usable_cores
         self._said: set[str] = set()
         self._first_batches: dict[int, int] = {}
         self._last_storage: int | None = None
@@ -60,6 +63,26 @@ class Traps:
                 self._look_at(path, value, workers)
         if hasattr(os, "sched_getaffinity") and workers > 1 and len(os.sched_getaffinity(0)) == 1 and (os.cpu_count() or 1) > 1:
             self.say("core", f"this process and its {workers} workers may use one CPU core of {os.cpu_count()} (see os.sched_getaffinity)")
+
+        allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = self._usable_cores()
+        if cores < allowed and workers > cores:
+            self.say(
+                "quota",
+                f"{workers} workers share the {cores} CPU cores that the cgroup's quota grants (of {allowed} on the machine): where they "
+                f"compute, more than {cores} only wait for each other",
+            )
+
+    def busy_threads(self, threads: list[int]) -> None:
+        """`threads`: how many of each worker's compute."""
+        cores = self._usable_cores() if max(threads, default=1) > 1 else 0
+        if cores and sum(threads) > 2 * max(cores, len(threads)):
+            self.say(
+                "threads",
+                f"the {len(threads)} workers have {sum(threads)} threads that compute, on {cores} cores: a thread pool in each of them "
+                "(OpenCV, BLAS, OpenMP, a pool of the data set's) fights with the others; cv2.setNumThreads(0), OMP_NUM_THREADS=1 or "
+                "a smaller pool, set in worker_init_fn, would be faster",
+            )
 
     def _look_at(self, path: str, value: Any, workers: int) -> None:
         kind = kind_of(value)

@@ -93,6 +93,9 @@ OPTIONS = (
         "recycle_worker_after", "--recycle-worker-after", "N|BYTES", "samples or memory after which a worker is replaced", _count_or_text
     ),
     Setting("hedge", "--hedge", "yes|no", "a late task is loaded a second time by an idle worker; the first result wins", _flag),
+    Setting("uneven_ranks", "--uneven-ranks", "error|trim|pad|ignore", "where ranks have different numbers of batches", _text),
+    Setting("lost_stream", "--lost-stream", "replay|continue", "how a stream without a state goes on after its worker died", _text),
+    Setting("story_file", "--story-file", "FILE", "what had happened is appended to it when an error leaves a loader", _text),
     Setting("bad_samples_file", "--bad-samples-file", "FILE", "every bad sample as a line of JSON", _text),
     Setting("quarantine", "--quarantine", "FILE", "such a file of an earlier run: its samples are left out", _text),
 )
@@ -107,7 +110,7 @@ TRACE = Setting(
     "trace", "--trace", "FILE", "the loop and its workers on one time line, for ui.perfetto.dev (FILE.rankN.json of ranks)", _text
 )
 SETTINGS = (*OPTIONS, WORKERS, REPORT, SIGNAL, TRACE)
-_FILES = {"bad_samples_file", "quarantine", "trace"}
+_FILES = {"bad_samples_file", "quarantine", "story_file", "trace"}
 
 
 @dataclass(frozen=True)

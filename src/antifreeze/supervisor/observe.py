@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 _READS = {0: "read", 17: "pread64", 19: "readv", 45: "recvfrom", 47: "recvmsg", 1: "write", 73: "flock", 72: "fcntl", 257: "openat"}
@@ -39,6 +40,64 @@ def system_call(pid: int) -> str | None:
     if number in _READS:
         return f"{_READS[number]}() on {_file_of(pid, int(words[1], 16))}"
     return f"{_OTHER_CALLS[number]}()" if number in _OTHER_CALLS else f"system call {number}"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """`own_bytes`: anonymous pages, by share where they are shared; `pss_bytes`: the same with files and shared memory."""
+
+    own_bytes: int
+    pss_bytes: int
+
+
+def memory_of(pid: int) -> Memory | None:
+    """None where it is gone, or not ours to look at."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return None
+    found = {name: int(kilobytes) * 1024 for name, kilobytes in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
+    if "Pss" not in found:
+        return None
+    return Memory(found.get("Pss_Anon", found.get("Private_Dirty", 0)), found["Pss"])
+
+
+def busy_threads(pid: int) -> int:
+    """Threads that compute: those with a twentieth or more of the busiest one's CPU time."""
+    times = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 1
+    for thread in threads if len(threads) > 1 else ():
+        try:
+            words = Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()
+            times.append(int(words[11]) + int(words[12]))
+        except (OSError, IndexError, ValueError):
+            continue
+    return max(1, sum(time >= max(times) / 20 and time > 1 for time in times))
+
+
+def open_files(pid: int, most: int = 3) -> list[str]:
+    """Regular files that the process has open and this one has not: what it reads right now, most likely."""
+    here = set(_files_of(os.getpid()))
+    return [file for file in dict.fromkeys(_files_of(pid)) if file not in here][:most]
+
+
+def _files_of(pid: int) -> list[str]:
+    files = []
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return []
+    for name in names:
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if target.startswith("/") and not target.startswith(("/memfd:", "/dev/", "/proc/")) and os.path.isfile(target):
+                files.append(target)
+        except OSError:
+            continue
+    return files
 
 
 def private_bytes(pid: int) -> int:

@@ -51,6 +51,7 @@ from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.observe import oom_kills, private_bytes
 from antifreeze.supervisor.policy import RestartBudget, is_late, stall_intervals_s
 from antifreeze.supervisor.process import Born, ByContext, ByServer, Exit, WorkerProcess
+from antifreeze.supervisor.sample_path import path_of
 from antifreeze.supervisor.state import (
     STRIKES,
     WHOLE_BATCH,
@@ -201,7 +202,7 @@ class Pool:
     def _open_stream(self, start: StreamStart) -> None:
         worker = self.crew.workers[start.worker]
         if worker is not None:
-            message = OpenStream(start.stream, start.streams, start.skip_samples, start.batch_rows, start.state or b"")
+            message = OpenStream(start.stream, start.streams, start.skip_samples, start.batch_rows, int(start.replay), start.state or b"")
             self._send(worker, message)
 
     def _perform(self, actions: list[Action]) -> None:
@@ -345,6 +346,7 @@ class Pool:
             waited_s = time.monotonic() - began_s
             reason = waiting_for if isinstance(waiting_for, str) else waiting_for()
             self._check_deadlines()
+            self.look_at_memory()
             if self.options.hedge:
                 self._hedge_late()
             first_s = self.options.stall_report_s
@@ -451,8 +453,9 @@ class Pool:
         worker.let_go()
         self.ring.release_quarantine(worker.key)
         self.crew.workers[number] = None
-        gone = self._blame.pop(number, None) or self._suspect(number, entry, end)
-        self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {self._explain(end)}")
+        how = self._explain(number, worker, end)
+        gone = self._blame.pop(number, None) or self._suspect(number, entry, end, how)
+        self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {how}{telling.was_at(entry, self._path_of(entry))}")
         if not worker.ready or entry.stage is Stage.INITIALISING:
             self._start_failed()
         self._replace(number, gone)
@@ -474,6 +477,7 @@ class Pool:
             self.costs.restarts += 1
             if not self._budget.spend(time.monotonic()):
                 self._give_up(number)
+        self._tell_streams(number)
         self._perform(self.state.handle(gone))
         try:
             self._start_worker(number)
@@ -481,6 +485,16 @@ class Pool:
             self.close()
             raise
         self._perform(self.state.handle(WorkerBack(number)))
+
+    def _tell_streams(self, number: int) -> None:
+        """What becomes of the streams of a worker that has ended."""
+        for start in self.streams.values():
+            if start.worker == number and (start.skip_samples or start.state is not None):
+                text = telling.stream_goes_on(start)
+                self._tell(Happening.STREAM, text)
+                if start.state is None and not start.replay:
+                    self.costs.streams_continued += 1
+                    print(f"antifreeze: {text}", file=sys.stderr, flush=True)
 
     def _forget_descriptors(self, worker: WorkerProcess) -> None:
         for descriptor in (worker.channel.fileno(), worker.pidfd):
@@ -521,15 +535,29 @@ class Pool:
             self._take_back(number)
             worker.ask_to_end()
 
-    def _suspect(self, number: int, entry: Entry, end: Exit) -> WorkerGone:
+    def _suspect(self, number: int, entry: Entry, end: Exit, how: str) -> WorkerGone:
         """Who was at it when the worker ended by itself."""
         if entry.stage in (Stage.STARTING, Stage.INITIALISING, Stage.IDLE, Stage.SEND, Stage.ENDED):
             return WorkerGone(number)
         whole = self._is_of_batch(number, entry)
-        failure = telling.sample_lost(number, entry, self._samples_of(entry, whole), self._explain(end))
+        failure = telling.sample_lost(number, entry, self._samples_of(entry, whole), self._path_of(entry), how)
         # a kill from outside says little about the sample; a crash says more
         strikes = STRIKES + 1 if end.code in (-signal.SIGKILL, -signal.SIGTERM) else STRIKES
         return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, strikes=strikes)
+
+    def _path_of(self, entry: Entry) -> str | None:
+        """The file of the sample that a worker is (was) at, where the data set tells."""
+        if entry.stage not in (Stage.FETCH, Stage.COLLATE, Stage.WRITE) or self._whole_batch_calls:
+            return None
+        return path_of(self._specs[0].dataset, entry.index)
+
+    def look_at_memory(self) -> bool:
+        """From time to time; whether it was time."""
+        if not self.costs.memory.due(time.monotonic()):
+            return False
+        workers = [(number, worker) for number, worker in enumerate(self.crew.workers) if worker is not None]
+        self.costs.memory.look((number, worker.pid, self.crew.journal.row(number).read().samples) for number, worker in workers)
+        return True
 
     def _is_of_batch(self, number: int, entry: Entry) -> bool:
         """Whether the worker is (was) at all samples of its task together, so that none of them alone can be blamed."""
@@ -582,7 +610,8 @@ class Pool:
             return WorkerGone(number)
         whole = self._is_of_batch(number, entry)
         samples = self._samples_of(entry, whole)
-        failure = telling.sample_overdue(number, worker, entry, samples, now_s - look.since_s, self.options.sample_timeout_s)
+        stuck_s, limit_s = now_s - look.since_s, self.options.sample_timeout_s
+        failure = telling.sample_overdue(number, worker, entry, samples, self._path_of(entry), stuck_s, limit_s)
         return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, strikes=STRIKES + 1)
 
     def _leave_fork(self, number: int, worker: WorkerProcess) -> None:
@@ -606,7 +635,8 @@ class Pool:
             self._tell(Happening.DEADLINE, f"worker {number} (pid {worker.pid}) did not start within {stuck_s:.1f} s\n{where_is(worker)}")
         else:
             whole = self._is_of_batch(number, entry)
-            failure = telling.sample_overdue(number, worker, entry, self._samples_of(entry, whole), stuck_s, self.options.sample_timeout_s)
+            samples, path = self._samples_of(entry, whole), self._path_of(entry)
+            failure = telling.sample_overdue(number, worker, entry, samples, path, stuck_s, self.options.sample_timeout_s)
             self._tell(Happening.DEADLINE, failure.message)
             self._blame[number] = WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, final=True)
         self._kill(number, worker)
@@ -617,8 +647,8 @@ class Pool:
         self.close()
         raise LoaderGaveUp(text)
 
-    def _explain(self, end: Exit) -> str:
-        text = end.describe()
+    def _explain(self, number: int, worker: WorkerProcess, end: Exit) -> str:
+        text = end.describe() + telling.memory_at_end(end.peak_bytes, self.costs.memory.last_bytes(number, worker.pid))
         now = oom_kills()
         if end.code == -9 and now > self._oom_kills:
             text += " (the kernel's out-of-memory killer struck in the meantime)"
@@ -647,9 +677,10 @@ class Pool:
         """What everybody is doing, for a stall report or a timeout."""
         now_s = time.monotonic()
         seen = [
-            (worker, self._watch.look(number, now_s).entry, now_s - self._watch.look(number, now_s).since_s)
+            (worker, look.entry, now_s - look.since_s, self._path_of(look.entry))
             for number, worker in enumerate(self.crew.workers)
             if worker is not None
+            for look in [self._watch.look(number, now_s)]
         ]
         return telling.waiting(reason, waited_s, seen, self.options.sample_timeout_s)
 

@@ -49,6 +49,7 @@ class Exit:
     """How a worker ended: `code` as multiprocessing tells it (negative: a signal), None where nobody can tell."""
 
     code: int | None
+    peak_bytes: int | None = None  # resident, with what it shared; None where nobody can tell
 
     def describe(self) -> str:
         if self.code is None:
@@ -67,6 +68,9 @@ class Born(Protocol):
 
     pid: int
     pidfd: int
+
+    def peak_bytes(self) -> int | None:
+        """Before exit_code(), after its end."""
 
     def exit_code(self) -> int | None: ...
 
@@ -87,6 +91,19 @@ class ByContext:
             self._start(spec, by_value, worker_end)
         self.pid = int(self._process.pid)
         self.pidfd = os.pidfd_open(self.pid)
+
+    def peak_bytes(self) -> int | None:
+        popen = self._process._popen
+        if popen is None or popen.returncode is not None:
+            return None
+        try:
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            return None  # of a fork server
+        if pid == 0:
+            return None
+        popen.returncode = os.waitstatus_to_exitcode(status)  # as multiprocessing would have noted it
+        return usage.ru_maxrss * 1024
 
     def exit_code(self) -> int | None:
         self._process.join(timeout=0.05)  # its pidfd has said that it is gone
@@ -136,6 +153,9 @@ class ByServer:
     def __init__(self, specs: PickledSpecs, spec: WorkerSpec, worker_end: socket.socket) -> None:
         self._server = clean_server()
         self.pid, self.pidfd = self._server.start_worker(specs, spec.worker_id, worker_end.fileno())
+
+    def peak_bytes(self) -> int | None:
+        return None  # the server's to know
 
     def exit_code(self) -> int | None:
         return self._server.exit_code(self.pid, KILL_S)
@@ -218,7 +238,8 @@ class WorkerProcess:
             os.killpg(self.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
-        return Exit(self._born.exit_code())
+        peak_bytes = self._born.peak_bytes()
+        return Exit(self._born.exit_code(), peak_bytes)
 
     def let_go(self, keep_worker_end: bool = False) -> None:
         """Closes everything; a worker that still lives is killed by its lifeline. May be called twice."""

@@ -6,17 +6,19 @@ import os
 
 from antifreeze.errors import SampleLost, SampleTimeout
 from antifreeze.events import Story
+from antifreeze.supervisor.observe import open_files
 from antifreeze.supervisor.policy import RestartBudget
 from antifreeze.supervisor.process import WorkerProcess
 from antifreeze.supervisor.watch import where_is
+from antifreeze.supervisor.work import StreamStart
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.journal import Entry, Stage
 
 
-def sample_lost(number: int, entry: Entry, batch_of: str | None, how: str) -> Failure:
+def sample_lost(number: int, entry: Entry, batch_of: str | None, path: str | None, how: str) -> Failure:
     """A worker ended while it was at this sample, or at a batch (`batch_of` its samples)."""
     whole = batch_of is not None
-    what = f"at batch {entry.batch} ({entry.stage.name.lower()}) {batch_of}" if whole else f"loading sample {entry.index}"
+    what = f"at batch {entry.batch} ({entry.stage.name.lower()}) {batch_of}" if whole else f"loading {_sample(entry, path)}"
     text = (
         f"worker {number} {how} while {what}, and so did the worker before it\n"
         '  what to do: on_bad_sample="skip" goes on without the sample; the line above says what ended the process'
@@ -25,15 +27,47 @@ def sample_lost(number: int, entry: Entry, batch_of: str | None, how: str) -> Fa
 
 
 def sample_overdue(
-    number: int, worker: WorkerProcess, entry: Entry, batch_of: str | None, stuck_s: float, limit_s: float | None
+    number: int, worker: WorkerProcess, entry: Entry, batch_of: str | None, path: str | None, stuck_s: float, limit_s: float | None
 ) -> Failure:
     whole = batch_of is not None
-    what = f"batch {entry.batch} ({entry.stage.name.lower()}) {batch_of}" if whole else f"sample {entry.index}"
+    what = f"batch {entry.batch} ({entry.stage.name.lower()}) {batch_of}" if whole else _sample(entry, path)
     text = (
         f"{what} took longer than {stuck_s:.1f} s in worker {number} (pid {worker.pid}), so the worker was ended\n{where_is(worker)}\n"
         f'  what to do: on_bad_sample="skip" goes on without it; sample_timeout_s={limit_s} is the limit'
     )
     return _failure(SampleTimeout, text, number, entry, whole)
+
+
+def was_at(entry: Entry, path: str | None) -> str:
+    """Where a worker was when it ended, for the story."""
+    if entry.stage not in (Stage.FETCH, Stage.COLLATE, Stage.WRITE):
+        return ""
+    return f" while at {_sample(entry, path)} of batch {entry.batch} ({entry.stage.name.lower()})"
+
+
+def memory_at_end(peak_bytes: int | None, own_bytes: int | None) -> str:
+    said = []
+    if peak_bytes:
+        said.append(f"its peak memory was {_mib(peak_bytes)}")
+    if own_bytes:
+        said.append(f"{_mib(own_bytes)} of its own at the last look")
+    return f" ({', '.join(said)})" if said else ""
+
+
+def stream_goes_on(start: StreamStart) -> str:
+    """How a stream goes on after its worker has ended."""
+    if start.state is not None:
+        return f"stream {start.stream} goes on from the state that the data set gave after {start.skip_samples:,} samples"
+    if start.replay:
+        return f"stream {start.stream} is drawn again from its beginning, and its first {start.skip_samples:,} samples are left out"
+    return (
+        f'stream {start.stream} begins anew after {start.skip_samples:,} samples (lost_stream="continue"): '
+        "what its worker had drawn and not delivered is lost"
+    )
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:,.0f} MiB"
 
 
 def gave_up(number: int, budget: RestartBudget, story: Story) -> str:
@@ -52,20 +86,27 @@ def start_failed(times: int, story: Story, forks: bool) -> str:
     )
 
 
-def waiting(reason: str, waited_s: float, seen: list[tuple[WorkerProcess, Entry, float]], limit_s: float | None) -> str:
-    """A stall report: `seen` holds each worker, its journal row, and since when that has not changed."""
+def waiting(reason: str, waited_s: float, seen: list[tuple[WorkerProcess, Entry, float, str | None]], limit_s: float | None) -> str:
+    """A stall report: `seen` holds each worker, its journal row, since when that has not changed, and the sample's file if known."""
     lines = [f"the loop has waited {waited_s:.1f} s for {reason}"]
-    for worker, entry, stuck_s in seen:
+    for worker, entry, stuck_s, path in seen:
         who = f"  worker {worker.number} (pid {worker.pid})"
         if entry.stage in (Stage.IDLE, Stage.ENDED):
             lines.append(f"{who} is idle")
             continue
         starting = entry.stage in (Stage.STARTING, Stage.INITIALISING)
-        doing = "starting" if starting else f"in sample {entry.index} of batch {entry.batch}"
+        doing = "starting" if starting else f"in {_sample(entry, path)} of batch {entry.batch}"
         lines.append(f"{who} has been {doing} ({entry.stage.name.lower()}) for {stuck_s:.1f} s")
+        files = [] if path else open_files(worker.pid)
+        if files:
+            lines.append(f"    it has open: {', '.join(files)}")
         lines.append(where_is(worker))
     lines.append(f"  what to do: sample_timeout_s={limit_s} ends a stuck sample; `antifreeze doctor {os.getpid()}` shows more")
     return "\n".join(lines)
+
+
+def _sample(entry: Entry, path: str | None) -> str:
+    return f"sample {entry.index}" if path is None else f"sample {entry.index} ({path})"
 
 
 def _failure(kind: type[BaseException], text: str, number: int, entry: Entry, whole: bool) -> Failure:

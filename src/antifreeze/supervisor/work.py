@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from antifreeze.supervisor.memory import MemoryWatch
+
 
 @dataclass
 class Content:
@@ -30,6 +32,8 @@ class Costs:
     stalls: int = 0
     blocked_s: float = 0.0  # the parent's: in next(), with nothing to do but wait for workers
     hedges: int = 0
+    streams_continued: int = 0
+    memory: MemoryWatch = field(default_factory=MemoryWatch)
 
     def add(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int, cpu_ns: int, queued_ns: int = 0) -> None:
         self.fetch_ns += fetch_ns
@@ -53,5 +57,6 @@ class StreamStart:
     skip_samples: int = 0
     batch_rows: int = 1
     state: bytes | None = None
+    replay: bool = True  # draw again what was delivered, where there is no state to go on from
     worker: int = 0
     finished_batches: dict[int, tuple[int, bytes | None, bool]] = field(default_factory=dict)

@@ -185,7 +185,8 @@ class _Worker:
             info = swap_worker_info(info)
         self._journal.stage(Stage.INITIALISING)
         try:
-            self._fetcher.open(message.stream, info, message.payload or None, message.skip_samples, message.batch_rows)
+            replay = bool(message.replay)
+            self._fetcher.open(message.stream, info, message.payload or None, message.skip_samples, message.batch_rows, replay)
         except Exception as error:
             self._init_failure = Failure.of(error, stage="__iter__ of the iterable data set", worker=self._spec.worker_id)
 

@@ -1,7 +1,8 @@
 """An iterable data set in one process: one stream, or several when a run resumes with fewer workers than it began with.
 
 1. Stream k of n sees get_worker_info() with id k of n, whatever process hosts it; a stream begun without workers sees None.
-2. A stream resumes from the state its data set (or its iterator) gives, else by drawing again what was delivered before.
+2. A stream resumes from the state its data set (or its iterator) gives, else by drawing again what was delivered before, else (where
+   the user said that it cannot be drawn again) with whatever comes. One that ends while it is drawn again is an error, not an end.
 3. Generators are seeded once per batch, so a resumed stream goes on with the same random numbers.
 """
 
@@ -10,8 +11,10 @@ from __future__ import annotations
 import copy
 import pickle
 import time
+from collections.abc import Callable
 from typing import Any
 
+from antifreeze.errors import LoadingError
 from antifreeze.slots.layout import Irregular
 from antifreeze.torch_private import swap_worker_info
 from antifreeze.worker.fetch import FetchConfig, Outcome, Rows, SampleMaker, Task, none_error
@@ -35,7 +38,8 @@ class Stream:
         self._seeds = seeds
         self._iterator: Any = None
 
-    def open(self, state: bytes | None, skip_samples: int, batch_rows: int) -> None:
+    def open(self, state: bytes | None, skip_samples: int, batch_rows: int, replay: bool, on_batch: Callable[[int], None]) -> None:
+        """`on_batch` is told of every batch that is drawn again, so that whoever watches sees that something happens."""
         with _WorkerInfo(self._info):
             self._seeds.for_batch(_position(self.number, 0), collating=True)
             saved = pickle.loads(state) if state else None
@@ -44,10 +48,10 @@ class Stream:
             self._iterator = iter(self.dataset)
             if saved is not None and saved["of"] == "iterator":
                 self._iterator.load_state_dict(saved["state"])
-            if saved is not None:
+            if saved is not None or not replay:
                 self.batches = -(-skip_samples // max(1, batch_rows))
-        if saved is None:
-            self._draw_again(skip_samples, batch_rows)
+        if saved is None and replay:
+            self._draw_again(skip_samples, batch_rows, on_batch)
 
     def take(self, count: int) -> list[Any]:
         """Up to `count` samples; fewer when the iterator ends."""
@@ -69,10 +73,19 @@ class Stream:
                 return pickle.dumps({"of": of, "state": source.state_dict()})
         return None
 
-    def _draw_again(self, skip_samples: int, batch_rows: int) -> None:
+    def _draw_again(self, skip_samples: int, batch_rows: int, on_batch: Callable[[int], None]) -> None:
         left = skip_samples
         while left > 0 and not self.ended:
-            left -= len(self.take(min(batch_rows, left)))
+            drawn = len(self.take(min(batch_rows, left)))
+            on_batch(drawn)
+            left -= drawn
+        if left > 0:
+            raise LoadingError(
+                f"stream {self.number} had delivered {skip_samples:,} samples, but ended after {skip_samples - left:,} when it was drawn "
+                "again to go on from there: it does not repeat itself\n"
+                '  what to do: give the data set state_dict() and load_state_dict(), or say lost_stream="continue", which goes on with '
+                "whatever a new iterator gives"
+            )
 
 
 class StreamFetcher:
@@ -86,12 +99,15 @@ class StreamFetcher:
         self._journal = journal
         self.streams: dict[int, Stream] = {}
 
-    def open(self, number: int, worker_info: Any, state: bytes | None, skip_samples: int, batch_rows: int) -> None:
+    def open(self, number: int, worker_info: Any, state: bytes | None, skip_samples: int, batch_rows: int, replay: bool = True) -> None:
         # a second stream in one process must not share the data set's position with the first
         dataset = self._dataset if not self.streams else copy.deepcopy(self._dataset)
         stream = Stream(dataset, worker_info, self._seeds, number)
         self.streams[number] = stream
-        stream.open(state, skip_samples, batch_rows)
+        stream.open(state, skip_samples, batch_rows, replay, self._note_drawn_again)
+
+    def _note_drawn_again(self, samples: int) -> None:
+        self._journal.words[Word.SAMPLES] += samples
 
     def load(self, number: int, task: Task) -> Outcome:
         stream = self.streams[number]

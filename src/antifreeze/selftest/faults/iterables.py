@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from antifreeze.selftest.fault import SAMPLES, SICK, Expectation, Outcome, fault
+from antifreeze.selftest.fault import BATCH, SAMPLES, SICK, Expectation, Outcome, fault
 from antifreeze.selftest.trial import Trial, first_time, row
 
 SOON = {"sample_timeout_s": 0.8}
@@ -134,6 +134,53 @@ class DiesAlways(Stream):
 )
 def dies_always(trial: Trial) -> None:
     trial.epoch(trial.loader(DiesAlways(trial.folder)))
+
+
+class Queue(Stream):
+    """Gives each number once, to whoever asks first, as a message queue does: a second iterator goes on where the first one was."""
+
+    def __init__(self, folder: Path, dies: bool = True) -> None:
+        super().__init__(folder)
+        self.dies = dies
+        (folder / "queue").write_bytes(bytes(range(SAMPLES)))
+
+    def __iter__(self) -> Iterator[Any]:
+        position = os.open(self.folder / "position", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        try:
+            for number in self.messages(position):
+                if number == SICK and self.dies:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield row(number)
+        finally:
+            os.close(position)
+
+    def messages(self, position: int) -> Iterator[int]:
+        queue = (self.folder / "queue").read_bytes()
+        while (at := os.fstat(position).st_size) < len(queue):
+            os.write(position, b"x")  # taken, and never given again
+            yield queue[at]
+
+
+@fault(
+    "queue-worker-dies",
+    "a worker that reads from a queue dies: what it took does not come again, and a replay is refused",
+    "P11, issue 3 Deaths",
+    Expectation((Outcome.ERROR,), "LoadingError", "does not repeat itself"),
+)
+def queue_dies(trial: Trial) -> None:
+    trial.epoch(trial.loader(Queue(trial.folder), num_workers=1))
+
+
+@fault(
+    "queue-worker-dies-continue",
+    'the same with lost_stream="continue": it goes on with what is left, and says so',
+    "P11, issue 3 Deaths",
+    Expectation(said="begins anew|began anew"),
+    options={"lost_stream": "continue"},
+)
+def queue_continues(trial: Trial) -> None:
+    delivered = [number for number in range(SAMPLES) if not SICK - SICK % BATCH <= number <= SICK]
+    trial.epoch(trial.loader(Queue(trial.folder), num_workers=1), delivered)
 
 
 @fault("endless-iterable", "an endless stream, and a break", "F7, P11")
