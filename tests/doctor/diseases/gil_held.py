@@ -1,11 +1,12 @@
 """A thread of the training process blocks in native code without giving the GIL back: every other thread stands still."""
 
 import ctypes
+import json
+import os
 import threading
 import time
 
 import torch
-from patient import ready
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -18,8 +19,8 @@ class Quick(Dataset):
 
 
 def watch_the_hardware():
-    ready()
-    ctypes.PyDLL(None).sleep(3600)  # PyDLL keeps the GIL; CDLL would give it back  # <- here
+    say_and_sleep = f"echo 'ready {json.dumps({'pid': os.getpid()})}'; exec sleep 3600"  # so it is said with the GIL already held
+    ctypes.PyDLL(None).system(say_and_sleep.encode())  # PyDLL keeps the GIL; CDLL would give it back  # <- here
 
 
 if __name__ == "__main__":
