@@ -2,6 +2,7 @@
 
     python benchmarks/chaos.py                 100,000 samples, three epochs, rows and parcels, ordered and not
     python benchmarks/chaos.py --samples 5000  a short one
+    python benchmarks/chaos.py --hedge         the same, and what a stopped worker holds is loaded a second time
 
 Prints a line per run: samples, restarts, silent losses, doubled samples, wrong bytes, growth of descriptors and memory of the parent.
 """
@@ -26,15 +27,16 @@ from antifreeze import DataLoader
 
 
 class Numbers(Dataset[Any]):
-    """Sample i is a row that only i can have."""
+    """Sample i is a row that only i can have; it takes a while, so that there is time to be killed in."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, takes_s: float) -> None:
+        self.count, self.takes_s = count, takes_s
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+        time.sleep(self.takes_s)
         return index, torch.arange(16) * index
 
 
@@ -71,14 +73,15 @@ def workers_of(parent: int) -> Iterator[int]:
                 continue
 
 
-def run(samples: int, parcels: bool, in_order: bool, seed: int, epochs: int) -> bool:
+def run(samples: int, parcels: bool, in_order: bool, seed: int, epochs: int, hedge: bool, takes_s: float) -> bool:
     loader = DataLoader(
-        Numbers(samples),
+        Numbers(samples, takes_s),
         batch_size=64,
         num_workers=2,
         in_order=in_order,
         collate_fn=as_objects if parcels else None,
         max_restarts_per_minute=100_000,
+        hedge=hedge,
     )
     troubler = Process(target=trouble, args=(os.getpid(), seed, 0.2), daemon=True)
     troubler.start()
@@ -104,9 +107,11 @@ def run(samples: int, parcels: bool, in_order: bool, seed: int, epochs: int) -> 
         troubler.join()
         loader.close()
     fine = not (lost or doubled or wrong) and (ordered or not in_order) and descriptors[-1] <= descriptors[0] + 2
+    report = loader.report()
+    hedges = f"{report.hedges} hedges  " if hedge else ""
     print(
         f"{'parcels' if parcels else 'rows':<8}{'ordered' if in_order else 'any order':<11}{samples * epochs:>9,} samples  "
-        f"{loader.report().restarts:>5} restarts  lost {lost}  doubled {doubled}  wrong bytes {wrong}  "
+        f"{report.restarts:>5} restarts  {hedges}lost {lost}  doubled {doubled}  wrong bytes {wrong}  "
         f"descriptors {descriptors[0]}→{descriptors[-1]}  private {memory[0]:.0f}→{memory[-1]:.0f} MiB  "
         f"{time.monotonic() - began:5.1f} s  {'ok' if fine else 'NOT OK'}",
         flush=True,
@@ -124,9 +129,11 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hedge", action="store_true")
+    parser.add_argument("--sample-us", type=float, default=100.0, help="what a sample takes at least (default 100)")
     args = parser.parse_args()
     results = [
-        run(args.samples, parcels, in_order, args.seed + number, args.epochs)
+        run(args.samples, parcels, in_order, args.seed + number, args.epochs, args.hedge, args.sample_us / 1e6)
         for number, (parcels, in_order) in enumerate([(False, True), (True, True), (False, False), (True, False)])
     ]
     return 0 if all(results) else 1

@@ -39,6 +39,25 @@ def sleep_forever(_: Path) -> None:
     time.sleep(FOREVER_S)
 
 
+class LateOnce(Numbers):
+    """The first one who takes the sick sample does not come back; the second one gets it at once."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == SICK and first_time(self.folder):
+            time.sleep(FOREVER_S)
+        return row(index)
+
+
+@fault(
+    "late-sample-hedged",
+    "a read that hangs once, and would not hang again: with hedge=True another worker does it",
+    "issue 3 Stragglers, pt#105203",
+    options={"hedge": True, "sample_timeout_s": None},
+)
+def late_once(trial: Trial) -> None:
+    trial.epoch(trial.loader(LateOnce(trial.folder)))
+
+
 @hang("swallows-everything", "never returns, and catches every exception raised into it", "F2", cause="swallows_everything")
 def swallows_everything(_: Path) -> None:
     while True:
