@@ -53,6 +53,10 @@ CASES = {
         replace(WAITS, cpu_s=1.0, workers=64, fetch_s=1000.0),
         "more workers are seldom worth it: read larger pieces at once, or from nearer (1.0 s per sample now)",
     ),
+    "waiting, and computing a little": (
+        replace(WAITS, cpu_s=12.0, cores=1, fetch_s=36.0),
+        "num_workers=3 instead of 2 would be about 1.7× as fast in all",
+    ),
     "no core": (
         replace(WAITS, cpu_s=10.0, queued_s=20.0, workers=16),
         "workers that had no core to run on; 16 workers share 8 cores: num_workers=7 would not fight over them",

@@ -6,6 +6,7 @@ The ledger is what iterators write to (a few additions per batch); the report is
 from __future__ import annotations
 
 import html
+import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from antifreeze.supervisor.work import Costs
 from antifreeze.verdict import Counted, verdict, waited_for
 
 _SHOWN_BAD = 10
+_LINE = 116
 _SHOWN_SHARE = 0.01
 
 
@@ -91,7 +93,11 @@ class Report:
 
     def __str__(self) -> str:
         width = max(len(name) for name, _ in self._rows())
-        return "\n".join(["antifreeze report", *(f"  {name:<{width}}  {text}" for name, text in self._rows())])
+        lines = []
+        for name, text in self._rows():
+            first, *more = textwrap.wrap(text, _LINE - width) or [""]
+            lines += [f"  {name:<{width}}  {first}", *(f"  {'':<{width}}  {line}" for line in more)]
+        return "\n".join(["antifreeze report", *lines])
 
     def _repr_html_(self) -> str:
         rows = "".join(

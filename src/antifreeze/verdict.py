@@ -19,7 +19,7 @@ from enum import Enum
 
 WAITING_MATTERS = 0.05
 WORKERS_ARE_IDLE = 0.6
-MOST_WAITING_WORKERS = 64
+MOST_WAITING_WORKERS = 32
 WORTH_IT = 1.1
 
 
@@ -161,7 +161,7 @@ def _about_start_up(counted: Counted) -> str:
 
 
 def _without_workers(cause: Cause, counted: Counted) -> str:
-    wanted = min(_needed(counted), _limit(cause, counted.cores))
+    wanted = min(_needed(counted), _limit(cause, counted))
     times = _times_as_fast(counted, wanted)
     if times >= WORTH_IT:
         return f"num_workers={wanted} would do that beside the loop, about {times:.1f}× as fast in all"
@@ -171,7 +171,7 @@ def _without_workers(cause: Cause, counted: Counted) -> str:
 
 
 def _more_workers(cause: Cause, counted: Counted) -> str:
-    wanted = min(_needed(counted), _limit(cause, counted.cores))
+    wanted = min(_needed(counted), _limit(cause, counted))
     if wanted > counted.workers:
         times = _times_as_fast(counted, wanted)
         return f"num_workers={wanted} instead of {counted.workers} would be about {times:.1f}× as fast in all"
@@ -181,9 +181,12 @@ def _more_workers(cause: Cause, counted: Counted) -> str:
     return f"{there} are all there can be, so a sample itself must become cheaper ({_per_sample(counted)} now)"
 
 
-def _limit(cause: Cause, cores: int) -> int:
-    """Workers that wait need no core; those that compute need one each, and the loop one too."""
-    return MOST_WAITING_WORKERS if cause is Cause.WAITING else max(1, cores - 1)
+def _limit(cause: Cause, counted: Counted) -> int:
+    """Workers that compute need a core each, and the loop one too; of those that mostly wait, as many as the cores can carry."""
+    if cause is not Cause.WAITING:
+        return max(1, counted.cores - 1)
+    computing = min(1.0, counted.cpu_s / counted.work_s)
+    return max(1, min(MOST_WAITING_WORKERS, int(counted.cores / max(computing, 1e-3))))
 
 
 def _needed(counted: Counted) -> int:
