@@ -43,7 +43,7 @@ class Leaks(Dataset[Any]):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_leak_is_seen_and_a_death_says_the_memory_and_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_S", 0.0)
+    monkeypatch.setattr(module, "SECOND_S", 0.0)
     monkeypatch.setattr(module, "EVERY_S", 0.0)
     monkeypatch.setattr(module, "_SHARE_OF_TIME", 0)
     loader = DataLoader(Leaks(), 5, num_workers=1, on_bad_sample="skip", multiprocessing_context="fork")
@@ -84,10 +84,18 @@ def test_a_worker_that_was_replaced_begins_anew(monkeypatch: pytest.MonkeyPatch)
 
 def test_looks_are_rare() -> None:
     watch = MemoryWatch()
-    assert not watch.due(100.0)
-    assert watch.due(100.0 + module.FIRST_S)
+    assert watch.due(module.time.monotonic())
     watch.look([])
     assert not watch.due(module.time.monotonic())
+
+
+def test_the_first_look_is_at_one_worker() -> None:
+    watch = MemoryWatch()
+    both = [(number, os.getpid(), 0) for number in range(2)]
+    watch.look(both)
+    assert list(watch.workers) == [0]
+    watch.look(both)
+    assert list(watch.workers) == [0, 1]
 
 
 class Holds:

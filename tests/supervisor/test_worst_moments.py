@@ -44,6 +44,7 @@ class Killer:
 
     def __init__(self, every: int) -> None:
         self.every = every
+        self.last = 10**9
         self.parent = os.getpid()
         self.calls = mmap.mmap(-1, 4096)
 
@@ -52,7 +53,7 @@ class Killer:
             return
         number = int.from_bytes(self.calls[:8], "little") + 1
         self.calls[:8] = number.to_bytes(8, "little")
-        if number % self.every == 0:
+        if number % self.every == 0 and number <= self.last:
             self.calls[8:16] = (self.kills + 1).to_bytes(8, "little")
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -120,6 +121,17 @@ def test_killed_while(moment: str, when: str, monkeypatch: pytest.MonkeyPatch) -
         assert seen_again == list(range(COUNT)) * 3
     loader.close()
     assert killer.kills >= 1, "nobody was killed, so nothing was shown"
+
+
+@pytest.mark.parametrize("name", ["_settle_in", "die_with_parent"])
+def test_one_start_after_the_other_is_killed_from_outside(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That says nothing about the next one: only workers that end by themselves are a reason to give up."""
+    killer = Killer(1)
+    killer.last = 12
+    monkeypatch.setattr(main, name, killer.around(getattr(main, name), "after"))
+    seen, loader = take(parcels=False)
+    assert seen == list(range(COUNT))
+    assert loader.report().restarts == killer.kills == 12
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

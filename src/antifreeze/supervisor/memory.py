@@ -1,20 +1,22 @@
 """How much memory each worker has of its own, looked at from time to time: what grows by copy-on-write, or leaks.
 
-1. A look costs a read of /proc/PID/smaps_rollup per worker, which takes longer the larger the process; looks are so far apart that they
-   take less than a thousandth of the time, and at least EVERY_S.
+1. A look costs a read of /proc/PID/smaps_rollup per worker, which takes longer the larger the process (some 10 ms for each GB); looks
+   are so far apart that they take less than a thousandth of the time, and at least EVERY_S. The very first look, with the first
+   batch, when nothing was copied yet, is at one worker only.
 2. What counts is memory that is not the slots': anonymous pages, those shared with other processes by their share (PSS).
 3. Growth is told per worker from its first look to its last; a worker that was replaced begins anew.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from antifreeze.supervisor.observe import busy_threads, memory_of
 
-FIRST_S = 1.0
+SECOND_S = 1.0
 EVERY_S = 10.0
 _SHARE_OF_TIME = 1000
 
@@ -46,20 +48,19 @@ class MemoryWatch:
     def __init__(self) -> None:
         self.workers: dict[int, Grown] = {}
         self.most_grown: Grown | None = None
-        self._next_s: float | None = None
+        self._next_s = 0.0
+        self._looks = 0
 
     def __repr__(self) -> str:
         return f"<MemoryWatch {len(self.workers)} workers>"
 
     def due(self, now_s: float) -> bool:
-        if self._next_s is None:
-            self._next_s = now_s + FIRST_S
         return now_s >= self._next_s
 
     def look(self, workers: Iterable[tuple[int, int, int]]) -> None:
         """(number, pid, samples so far) of each that lives."""
         began_s = time.monotonic()
-        for number, pid, samples in workers:
+        for number, pid, samples in itertools.islice(workers, None if self._looks else 1):
             memory = memory_of(pid)
             if memory is None:
                 continue
@@ -71,7 +72,8 @@ class MemoryWatch:
             if self.most_grown is None or seen.grown_bytes >= self.most_grown.grown_bytes:
                 self.most_grown = seen
         now_s = time.monotonic()
-        self._next_s = now_s + max(EVERY_S, (now_s - began_s) * _SHARE_OF_TIME)
+        self._looks += 1
+        self._next_s = now_s + max(SECOND_S if self._looks == 1 else EVERY_S, (now_s - began_s) * _SHARE_OF_TIME)
 
     def last_bytes(self, number: int, pid: int) -> int | None:
         """What a worker had at the latest look; it may be dead by now."""

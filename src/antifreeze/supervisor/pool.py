@@ -80,6 +80,7 @@ TICK_S = 0.25
 HEDGE_TICK_S = 0.05
 _worker_keys = itertools.count()
 UNKILLABLE_S = 5.0
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 class Pool:
@@ -103,6 +104,7 @@ class Pool:
         self._by_descriptor: dict[int, int] = {}
         self._blame: dict[int, WorkerGone] = {}
         self._killed_at: dict[int, float] = {}
+        self._stopped_by_others: set[int] = set()
         self._recycling: set[int] = set()
         self._failed_starts = 0
         self._tick_s = HEDGE_TICK_S if options.hedge else TICK_S
@@ -456,9 +458,13 @@ class Pool:
         how = self._explain(number, worker, end)
         gone = self._blame.pop(number, None) or self._suspect(number, entry, end, how)
         self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {how}{telling.was_at(entry, self._path_of(entry))}")
-        if not worker.ready or entry.stage is Stage.INITIALISING:
+        if (not worker.ready or entry.stage is Stage.INITIALISING) and not self._ended_from_outside(number, end):
             self._start_failed()
         self._replace(number, gone)
+
+    def _ended_from_outside(self, number: int, end: Exit) -> bool:
+        """Killed or stopped, but not by us: that says nothing about the next one; the restart budget bounds it."""
+        return number in self._stopped_by_others or (end.code in _FROM_OUTSIDE and number not in self._killed_at)
 
     def _start_failed(self) -> None:
         """Workers that end before they load anything: another one would end the same way."""
@@ -471,6 +477,7 @@ class Pool:
     def _replace(self, number: int, gone: WorkerGone) -> None:
         """Another worker in the place of one that is no more."""
         self._killed_at.pop(number, None)
+        self._stopped_by_others.discard(number)
         if number in self._recycling:
             self._recycling.discard(number)
         else:
@@ -542,7 +549,7 @@ class Pool:
         whole = self._is_of_batch(number, entry)
         failure = telling.sample_lost(number, entry, self._samples_of(entry, whole), self._path_of(entry), how)
         # a kill from outside says little about the sample; a crash says more
-        strikes = STRIKES + 1 if end.code in (-signal.SIGKILL, -signal.SIGTERM) else STRIKES
+        strikes = STRIKES + 1 if end.code in _FROM_OUTSIDE else STRIKES
         return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, strikes=strikes)
 
     def _path_of(self, entry: Entry) -> str | None:
@@ -588,6 +595,7 @@ class Pool:
             if (queue or look.entry.stage is Stage.STARTING) and self._watch.stopped(worker, look, now_s):
                 self._tell(Happening.DEADLINE, f"worker {number} (pid {worker.pid}) was stopped by a signal and is replaced")
                 self._blame[number] = self._stopped(number, worker, look, now_s)
+                self._stopped_by_others.add(number)
                 self._kill(number, worker)
                 continue
             if self._forks and not worker.is_from_server and self._watch.stuck_in_inherited_lock(worker, look, now_s):
