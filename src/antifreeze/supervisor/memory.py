@@ -1,7 +1,7 @@
 """How much memory each worker has of its own, looked at from time to time: what grows by copy-on-write, or leaks.
 
 1. A look costs a read of /proc/PID/smaps_rollup per worker, which takes longer the larger the process (some 10 ms for each GB); looks
-   are so far apart that they take less than a thousandth of the time, and at least EVERY_S. The very first look, with the first
+   are so far apart that they take less than a five-hundredth of the time, and at least EVERY_S. The very first look, with the first
    batch, when nothing was copied yet, is at one worker only.
 2. What counts is memory that is not the slots': anonymous pages, those shared with other processes by their share (PSS).
 3. Growth is told per worker from its first look to its last; a worker that was replaced begins anew.
@@ -18,7 +18,7 @@ from antifreeze.supervisor.observe import busy_threads, memory_of
 
 SECOND_S = 1.0
 EVERY_S = 10.0
-_SHARE_OF_TIME = 1000
+_SHARE_OF_TIME = 500
 
 
 @dataclass
@@ -59,7 +59,7 @@ class MemoryWatch:
 
     def look(self, workers: Iterable[tuple[int, int, int]]) -> None:
         """(number, pid, samples so far) of each that lives."""
-        began_s = time.monotonic()
+        began_s = time.thread_time()
         for number, pid, samples in itertools.islice(workers, None if self._looks else 1):
             memory = memory_of(pid)
             if memory is None:
@@ -71,9 +71,9 @@ class MemoryWatch:
             seen.busy_threads = busy_threads(pid)
             if self.most_grown is None or seen.grown_bytes >= self.most_grown.grown_bytes:
                 self.most_grown = seen
-        now_s = time.monotonic()
         self._looks += 1
-        self._next_s = now_s + max(SECOND_S if self._looks == 1 else EVERY_S, (now_s - began_s) * _SHARE_OF_TIME)
+        pause_s = max(SECOND_S if self._looks == 1 else EVERY_S, (time.thread_time() - began_s) * _SHARE_OF_TIME)
+        self._next_s = time.monotonic() + pause_s
 
     def last_bytes(self, number: int, pid: int) -> int | None:
         """What a worker had at the latest look; it may be dead by now."""

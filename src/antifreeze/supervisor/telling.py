@@ -101,9 +101,8 @@ def waiting(reason: str, waited_s: float, seen: list[tuple[WorkerProcess, Entry,
         if files:
             lines.append(f"    it has open: {', '.join(files)}")
         lines.append(where_is(worker))
-    lines.append(
-        f"  what to do: sample_timeout_s={limit_s} ends a stuck sample; hedge=True lets an idle worker try too; `antifreeze doctor {os.getpid()}` shows more"
-    )
+    doctor = f"`antifreeze doctor {os.getpid()}` shows more"
+    lines.append(f"  what to do: sample_timeout_s={limit_s} ends a stuck sample; hedge=True lets an idle worker try too; {doctor}")
     return "\n".join(lines)
 
 
