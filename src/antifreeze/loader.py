@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,7 +20,8 @@ from antifreeze.delivery.position import Cursor, check_fits, fresh_state
 from antifreeze.delivery.ranks import Ranks, made_at, watch_ranks
 from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.traps import Traps
-from antifreeze.errors import OptionError
+from antifreeze.errors import OptionError, StateMismatch
+from antifreeze.linux import missing
 from antifreeze.options import OWN_DEFAULTS, Options
 from antifreeze.plan.randomness import own_generators, set_generator_states
 from antifreeze.report import Report
@@ -195,7 +195,9 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def report(self) -> Report:
         """Where the time went, what was skipped and why, and one verdict; of all epochs so far."""
-        return self._reporter(self.dataset)()
+        made = self._reporter(self.dataset)()
+        lacking = missing()
+        return replace(made, verdict=f"not measured: torch's own iterators are at work, as {lacking}") if lacking else made
 
     def _reporter(self, dataset: Any = None) -> Callable[[], Report]:
         """Makes the report, and holds nothing of the loader that would keep it alive (but `dataset`, where it is given)."""
@@ -213,6 +215,9 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the latest iteration is: what was delivered of it, and all that is needed to go on with the same bytes."""
+        lacking = missing()
+        if lacking:
+            raise StateMismatch(f"state_dict() is not available here: {lacking}, so torch's own iterators are at work, which have none")
         if self._resume_state is not None:
             return dict(self._resume_state)
         return fresh_state(self) if self._cursor is None else self._cursor.state(own_generators(self.generator, self._index_sampler))
@@ -275,19 +280,10 @@ def _count_workers(num_workers: int | str) -> int:
 def _platform_allows() -> bool:
     """Linux with memfd and Unix sockets; elsewhere torch's own iterators serve, and one warning says what is missing."""
     global _warned_of_platform
-    missing = missing_on_this_platform()
-    if missing and not _warned_of_platform:
+    lacking = missing()
+    if lacking and not _warned_of_platform:
         _warned_of_platform = True
         warnings.warn(
-            f"antifreeze works through torch's own iterators here, without supervision, resume and shared slots: {missing}", stacklevel=4
+            f"antifreeze works through torch's own iterators here, without supervision, resume and shared slots: {lacking}", stacklevel=4
         )
-    return not missing
-
-
-def missing_on_this_platform() -> str:
-    """What antifreeze needs and this system does not have; empty on Linux."""
-    needed = {"memfd_create": os, "pidfd_open": os, "register_at_fork": os, "send_fds": socket}
-    lacking = [name for name, module in needed.items() if not hasattr(module, name)]
-    if lacking:
-        return f"{sys.platform} has no {', '.join(lacking)}"
-    return ""
+    return not lacking

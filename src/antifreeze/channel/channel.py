@@ -16,12 +16,11 @@ import os
 import socket
 
 from antifreeze.channel.messages import Message, decode, encode
+from antifreeze.linux import ANCILLARY_CLOEXEC, NO_WAIT, rights_space
 
 PACKET_BYTES = 48 * 1024
 _WHOLE, _IN_FILE = b"\x00", b"\x01"
-_ANCILLARY_BYTES = socket.CMSG_SPACE(5 * array.array("i").itemsize)
-_CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-_NO_WAIT = int(socket.MSG_DONTWAIT)
+_ANCILLARY_BYTES = rights_space(5)
 
 
 class Channel:
@@ -42,7 +41,7 @@ class Channel:
     def try_send(self, message: Message) -> bool:
         """False when the other end's queue is full."""
         try:
-            self._write(encode(message), (), _NO_WAIT)
+            self._write(encode(message), (), NO_WAIT)
         except BlockingIOError:
             return False
         return True
@@ -65,7 +64,7 @@ class Channel:
     def try_receive(self) -> Message | None:
         """The next packet if one is there."""
         try:
-            return self._read(_NO_WAIT)
+            return self._read(NO_WAIT)
         except (BlockingIOError, InterruptedError):
             return None
         except ConnectionError:
@@ -76,7 +75,7 @@ class Channel:
 
     def _read(self, flags: int) -> Message | None:
         # socket.recv_fds() of Python 3.11 passes no flags on, so it would wait
-        packet, ancillary, _, _ = self._socket.recvmsg(PACKET_BYTES + 64, _ANCILLARY_BYTES, flags | _CLOSE_ON_EXEC)
+        packet, ancillary, _, _ = self._socket.recvmsg(PACKET_BYTES + 64, _ANCILLARY_BYTES, flags | ANCILLARY_CLOEXEC)
         if not packet:
             return None
         descriptors = _descriptors(ancillary) if ancillary else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from antifreeze.doctor.facts.names import is_remote
 from antifreeze.doctor.facts.proc import read_shm_space
 from antifreeze.doctor.findings.model import Confidence, Finding, Severity, finding
 from antifreeze.doctor.findings.words import bytes_text, plural
+from antifreeze.linux import resource
 
 SMALL_SHM = 65 * 2**20
 """docker's default is 64 MiB."""

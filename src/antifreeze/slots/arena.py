@@ -16,8 +16,9 @@ import ctypes
 import errno
 import mmap
 import os
-import resource
 import weakref
+
+from antifreeze.linux import libc, resource
 
 SLOT_STRIDE = 1 << 36
 _ARENA_BYTES = 1 << 52
@@ -31,12 +32,6 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it yet
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 
 _MAP_FAILED = ctypes.c_void_p(-1).value
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_longlong)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 Mapping = ctypes.Array[ctypes.c_ubyte]
 """The bytes of a slot, for whoever takes a buffer."""
@@ -103,7 +98,7 @@ class Arena:
         """Gives the slot's memory back to the system, for every process."""
         self.forget(slot)
         offset, length = ctypes.c_longlong(slot * self.stride), ctypes.c_longlong(self.stride)
-        _libc.fallocate64(self.descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length)
+        libc().fallocate64(self.descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length)
 
     def used_bytes(self) -> int:
         return os.fstat(self.descriptor).st_blocks * 512
@@ -117,16 +112,16 @@ class Arena:
 
 def _map_shared(descriptor: int, length: int, offset: int) -> Mapping:
     """Unmapped when nobody holds it or a view of it any more. (Python's own mmap keeps a descriptor for each mapping.)"""
-    address = _libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
+    address = libc().mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
     if address is None or address == _MAP_FAILED:
         raise _no_memory(length)
     mapped = (ctypes.c_ubyte * length).from_address(address)
-    weakref.finalize(mapped, _libc.munmap, address, length).atexit = False
+    weakref.finalize(mapped, libc().munmap, address, length).atexit = False
     return mapped
 
 
 def _populate(address: int, length: int) -> None:
-    if _libc.madvise(address, length, _MADV_POPULATE_WRITE) != 0 and ctypes.get_errno() in (errno.ENOMEM, errno.EFAULT):
+    if libc().madvise(address, length, _MADV_POPULATE_WRITE) != 0 and ctypes.get_errno() in (errno.ENOMEM, errno.EFAULT):
         raise _no_memory(length)
     # any other answer is an older kernel's: pages come one by one when they are touched
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from antifreeze.linux import on_fork
 from antifreeze.slots.arena import Arena
 
 MAX_LENT = 64
@@ -150,4 +151,4 @@ def _after_fork_in_child() -> None:
         ring.close()  # the memory is the parent's to write; what the child was holding stays readable
 
 
-os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+on_fork(parent=_after_fork_in_parent, child=_after_fork_in_child)

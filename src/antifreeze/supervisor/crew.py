@@ -10,6 +10,7 @@ import os
 import select
 import weakref
 
+from antifreeze.linux import on_fork
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.clean_server import end_clean_server
 from antifreeze.supervisor.process import WorkerProcess, end_all
@@ -67,4 +68,4 @@ def _after_fork_in_child() -> None:
     _crews.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+on_fork(child=_after_fork_in_child)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import resource
 import select
 import signal
 import socket
@@ -31,6 +30,7 @@ from typing import Any, Protocol
 from antifreeze.channel.channel import Channel, channel_pair
 from antifreeze.channel.messages import Message, Stop, Welcome
 from antifreeze.errors import WorkerStartFailed
+from antifreeze.linux import on_fork, resource
 from antifreeze.slots.ring import mark_own_fork
 from antifreeze.supervisor.clean_server import PickledSpecs, clean_server, cloudpickle_dumps
 from antifreeze.supervisor.unpicklable import name_culprit
@@ -344,4 +344,4 @@ def _after_fork_in_child() -> None:
     _ours.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+on_fork(child=_after_fork_in_child)

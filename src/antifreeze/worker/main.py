@@ -14,7 +14,6 @@ from __future__ import annotations
 import array
 import ctypes
 import faulthandler
-import fcntl
 import gc
 import os
 import pickle
@@ -47,6 +46,7 @@ from antifreeze.channel.messages import (
     Welcome,
     Work,
 )
+from antifreeze.linux import LAST_SIGNAL, fcntl
 from antifreeze.slots.arena import Arena
 from antifreeze.torch_private import numpy_seed, seed_datapipe, set_worker_info, stack_without_shared_memory, swap_worker_info
 from antifreeze.worker.effort import Effort
@@ -57,7 +57,7 @@ from antifreeze.worker.seeding import SampleSeeds, global_generators
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
 
-STACK_SIGNAL = signal.SIGRTMAX - 7
+STACK_SIGNAL = LAST_SIGNAL - 7
 """On it a worker's faulthandler writes the stacks of all threads."""
 
 _F_SETSIG = 10

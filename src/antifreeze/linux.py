@@ -1,0 +1,56 @@
+"""What only Linux (or only Unix) has, so that every module can be imported anywhere; whether it may be used, `missing` says.
+
+`import antifreeze` works on every system: where something is missing, the DataLoader goes through torch's own iterators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+try:
+    import fcntl
+    import resource
+except ImportError:  # Windows
+    fcntl = resource = None  # type: ignore[assignment]
+
+__all__ = ["ANCILLARY_CLOEXEC", "LAST_SIGNAL", "NO_WAIT", "fcntl", "libc", "missing", "on_fork", "resource", "rights_space"]
+
+LAST_SIGNAL: int = getattr(signal, "SIGRTMAX", 64)
+NO_WAIT = int(getattr(socket, "MSG_DONTWAIT", 0))
+ANCILLARY_CLOEXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+
+
+@cache
+def libc() -> Any:
+    found = ctypes.CDLL(None, use_errno=True)
+    found.mmap.restype = ctypes.c_void_p
+    found.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_longlong)
+    found.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    found.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return found
+
+
+def rights_space(descriptors: int) -> int:
+    """Bytes of ancillary data that so many descriptors take."""
+    return socket.CMSG_SPACE(descriptors * ctypes.sizeof(ctypes.c_int)) if hasattr(socket, "CMSG_SPACE") else 0
+
+
+def on_fork(*, parent: Callable[[], None] | None = None, child: Callable[[], None]) -> None:
+    """What to do after this process has forked."""
+    if hasattr(os, "register_at_fork"):
+        more: dict[str, Any] = {} if parent is None else {"after_in_parent": parent}
+        os.register_at_fork(after_in_child=child, **more)
+
+
+def missing() -> str:
+    """What antifreeze needs and this system does not have; empty on Linux."""
+    needed = {"memfd_create": os, "pidfd_open": os, "register_at_fork": os, "send_fds": socket, "SOCK_SEQPACKET": socket}
+    lacking = [name for name, module in needed.items() if not hasattr(module, name)]
+    return f"{sys.platform} has no {', '.join(lacking)}" if lacking else ""
