@@ -63,7 +63,7 @@ def test_a_leak_is_seen_and_a_death_says_the_memory_and_the_sample(monkeypatch: 
 
 def test_what_is_measured_is_this_process_own() -> None:
     before = memory_of(os.getpid())
-    kept = mmap.mmap(-1, 32 << 20)  # new pages, whatever an allocator still holds
+    kept = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # new pages, whatever an allocator still holds
     for page in range(0, len(kept), mmap.PAGESIZE):
         kept[page] = 1
     after = memory_of(os.getpid())
