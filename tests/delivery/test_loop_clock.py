@@ -38,6 +38,17 @@ def test_iter_and_the_first_batch_are_the_start_up_but_not_what_the_user_does_be
     assert timing.waited_ns - timing.startup_ns >= PAUSE_NS, "the second batch is no start-up"
 
 
+def test_without_workers_only_iter_is_the_start_up() -> None:
+    timing = Timing()
+    clock = LoopClock(timing, Costs(), alone=True)
+    clock.new_epoch()
+    time.sleep(PAUSE_S)
+    clock.made()
+    step(clock, 10 * PAUSE_S)
+    assert PAUSE_NS <= timing.startup_ns < 10 * PAUSE_NS
+    assert timing.waited_ns == timing.first_batch_ns >= 11 * PAUSE_NS
+
+
 def test_the_end_of_an_epoch_belongs_to_it_and_the_next_epoch_begins_anew() -> None:
     timing, _, clock = one_epoch_began()
     clock.made()

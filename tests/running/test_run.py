@@ -119,10 +119,15 @@ class Derived(DataLoader):
         super().__init__(dataset, batch_size=4, **more)
 
 class Infinite(DataLoader):
-    "as ultralytics and timm have it"
-    def __init__(self, *words, **more):
+    "as ultralytics (and, by the private name, timm) has it"
+    def __init__(self, *words, private=False, **more):
         super().__init__(*words, **more)
-        object.__setattr__(self, "batch_sampler", Again(self.batch_sampler))
+        if private:
+            self._DataLoader__initialized = False
+            self.batch_sampler = Again(self.batch_sampler)
+            self._DataLoader__initialized = True
+        else:
+            object.__setattr__(self, "batch_sampler", Again(self.batch_sampler))
         self.iterator = super().__iter__()
     def __len__(self):
         return len(self.batch_sampler.sampler)
@@ -150,7 +155,8 @@ if __name__ == "__main__":
     assert derived.num_workers == 1 and infinite.num_workers == 1, "--workers stands above the script"
     assert DataLoader(torch.utils.data.ChainDataset([]), num_workers=0).num_workers == 0, "but not for iterables"
     print(sorted(torch.cat(list(derived)).tolist()))
-    print([torch.cat(list(infinite)).tolist() == [i * i for i in range(16)] for _ in range(2)])
+    for loader in (infinite, Infinite(Squares(), batch_size=8, num_workers=2, private=True)):
+        print([torch.cat(list(loader)).tolist() == [i * i for i in range(16)] for _ in range(2)])
     print(list(OwnIterator(Squares())))
     assert antifreeze.DataLoader(Squares(), sample_timeout_s=7).options.sample_timeout_s == 7.0, "what the script says stays"
     assert derived.options.sample_timeout_s == 60.0
@@ -166,12 +172,13 @@ def test_every_name_of_torchs_loader_and_classes_derived_from_it_are_ours(tmp_pa
     assert done.stdout.splitlines() == [
         str([i * i for i in range(16) if i != 3]),
         "[True, True]",
+        "[True, True]",
         "['its own']",
     ]
-    assert "at the end: loader 1 of 3, made at train.py:48, over Squares" in done.stderr
+    assert "at the end: loader 1 of 3, made at train.py:53, over Squares" in done.stderr
     assert "sample 3: ValueError: sample 3 is broken (in __getitem__); skipped" in done.stderr
-    assert "__main__.OwnIterator overrides _get_iterator" in done.stderr
-    assert done.stderr.count("verdict") == 2
+    assert "antifreeze: __main__.OwnIterator brings its own iterator (it overrides _get_iterator)" in done.stderr
+    assert done.stderr.count("verdict") == 3
 
 
 SPAWNED = (

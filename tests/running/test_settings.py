@@ -12,6 +12,7 @@ from antifreeze.errors import OptionError
 from antifreeze.loader import DataLoader
 from antifreeze.options import OWN_DEFAULTS
 from antifreeze.running.command import python_flags
+from antifreeze.running.reports import who
 from antifreeze.running.settings import OPTIONS, SETTINGS, as_environment, read_settings, split_command_line, trace_path, unknown_variables
 from antifreeze.torch_private import TorchDataLoader
 
@@ -89,6 +90,13 @@ def test_files_are_handed_on_by_their_whole_path() -> None:
         "ANTIFREEZE_ON_BAD_SAMPLE": "skip",
     }
     assert as_environment({"report": "none"}, lambda path: f"/whole/{path}") == {"ANTIFREEZE_REPORT": "none"}
+
+
+def test_who_reports() -> None:
+    assert who({"RANK": "3", "LOCAL_RANK": "1"}, 8) == "rank 3, "
+    assert who({"LOCAL_RANK": "1", "ANTIFREEZE_RUN_PID": "7"}, 8) == "local rank 1, "
+    assert who({"ANTIFREEZE_RUN_PID": "7"}, 8) == "process 8, "
+    assert who({"ANTIFREEZE_RUN_PID": "7"}, 7) == who({}, 8) == ""
 
 
 def test_each_process_has_its_own_trace() -> None:

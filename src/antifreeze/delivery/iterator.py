@@ -104,7 +104,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._ledger: Ledger = loader._ledger
         self._traps: Traps = loader._traps
         self._ranks: Ranks | None = loader._watch_ranks(self._rank, self._world_size) if self._map else None
-        self._clock = LoopClock(self._ledger.timing, self._ledger.costs)
+        self._clock = LoopClock(self._ledger.timing, self._ledger.costs, alone=not self._num_workers)
         self._desk = BadSampleDesk(self._options, self._ledger.bad_samples, self._dataset)
         self._limit = _limit(self._options)
         self._splits = self._map and self._collate_fn is default_collate and self._auto_collation and not fetches_many(self._dataset)

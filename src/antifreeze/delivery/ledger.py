@@ -48,7 +48,9 @@ class LoopClock:
     └────────── start-up: both, for the first batch of an epoch ──────┘                 and the next() that ends it
     """
 
-    def __init__(self, timing: Timing, costs: Costs) -> None:
+    def __init__(self, timing: Timing, costs: Costs, alone: bool = False) -> None:
+        """`alone`: without workers the first batch of an epoch is a batch like any other."""
+        self._alone = alone
         self._timing = timing
         self._costs = costs
         self._began_at: int | None = time.perf_counter_ns()
@@ -98,7 +100,7 @@ class LoopClock:
         timing, costs = self._timing, self._costs
         if self._began_at is not None and timing.first_batch_ns is None:
             timing.first_batch_ns = waited
-        timing.startup_ns += waited
+        timing.startup_ns += self._made_in if self._alone else waited
         timing.blocked_elsewhere_ns += int((costs.blocked_s - self._before[2]) * 1e9)
         self._at_edge, self._made_in, self._began_at = False, 0, None
         self._before = (costs.restarts, costs.stalls, costs.blocked_s)

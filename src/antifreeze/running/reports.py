@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing import util
 from types import FrameType
@@ -22,6 +22,7 @@ from typing import Any
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.loader import DataLoader
 from antifreeze.report import Report
+from antifreeze.running.settings import FIRST
 
 MOST = 100
 SHOWN = 20
@@ -36,10 +37,9 @@ class Entry:
     over: str
     ledger: Ledger
     report: Callable[[], Report]
-    own_iterator: str | None
 
     def worth_telling(self) -> bool:
-        return self.own_iterator is not None or self.ledger.timing.batches > 0 or bool(self.ledger.bad_samples)
+        return self.ledger.timing.batches > 0 or bool(self.ledger.bad_samples)
 
 
 class Roll:
@@ -51,40 +51,42 @@ class Roll:
         self._uncounted = 0
         self._pid = 0
 
-    def note(self, loader: Any) -> None:
+    def begin(self) -> None:
+        """In each process by itself, a forked one too."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._entries, self._uncounted = [], 0
             if self._to != "none":
                 util.Finalize(None, self._at_end, exitpriority=_LATE)
+
+    def note(self, loader: Any) -> None:
+        self.begin()
         if len(self._entries) >= MOST:
             self._entries = [entry for entry in self._entries if entry.worth_telling()]
         if len(self._entries) >= MOST:
             self._uncounted += 1
             return
         over = type(loader.dataset).__name__
-        self._entries.append(Entry(_made_at(loader), over, loader._ledger, loader._reporter(), _own_iterator(type(loader))))
+        self._entries.append(Entry(_made_at(loader), over, loader._ledger, loader._reporter()))
 
     def told(self) -> list[Entry]:
         return [entry for entry in self._entries if self._pid == os.getpid() and entry.worth_telling()]
 
     def text(self, when: str) -> str:
-        told, rank = self.told(), _rank()
-        lines = [f"antifreeze: {rank}{when}: no loader has delivered anything"] if not told else []
+        told, rank = self.told(), who(os.environ, os.getpid())
+        lines = [f"antifreeze: {rank}{when}: no loader of antifreeze has delivered anything"] if not told else []
         for number, entry in enumerate(told[:SHOWN], 1):
             which = f"loader {number} of {len(told)}" if len(told) > 1 else "the loader"
             lines.append(f"antifreeze: {rank}{when}: {which}, made at {entry.made_at}, over {entry.over}")
-            if entry.own_iterator is not None:
-                lines.append(f"  {entry.own_iterator}")
-            else:
-                lines += str(entry.report()).splitlines()[1:]
+            lines += str(entry.report()).splitlines()[1:]
         left_out = len(told) - SHOWN + self._uncounted
         if left_out > 0:
             lines.append(f"antifreeze: … and {left_out} loaders more")
+        lines += [f"antifreeze: {line}" for line in with_own_iterator()]
         return "\n".join(lines) + "\n"
 
     def _at_end(self) -> None:
-        if not self.told():
+        if self._pid != os.getpid() or not (self.told() or (self._to == "text" and with_own_iterator())):
             return
         try:
             if self._to == "text":
@@ -99,7 +101,7 @@ class Roll:
         lines = [
             json.dumps(
                 {"pid": os.getpid(), "rank": os.environ.get("RANK"), "made_at": entry.made_at, "over": entry.over}
-                | ({"own_iterator": entry.own_iterator} if entry.own_iterator else entry.report().as_dict())
+                | entry.report().as_dict()
             )
             + "\n"
             for entry in self.told()
@@ -128,17 +130,25 @@ def _write_plainly(text: str) -> None:
         pass  # nobody is there to read it
 
 
-def _rank() -> str:
-    return f"rank {os.environ['RANK']}, " if "RANK" in os.environ else ""
+def who(environment: Mapping[str, str], pid: int) -> str:
+    """Which of the processes that report at the same time; nothing where there is only the one."""
+    for variable, name in (("RANK", "rank"), ("LOCAL_RANK", "local rank")):
+        if variable in environment:
+            return f"{name} {environment[variable]}, "
+    return "" if environment.get(FIRST, str(pid)) == str(pid) else f"process {pid}, "
 
 
-def _own_iterator(kind: type) -> str | None:
-    """A framework's loader that brings its own iterator: ours does not run, and the report says so."""
-    if kind._get_iterator is not DataLoader._get_iterator:  # type: ignore[attr-defined]
-        return (
-            f"{kind.__module__}.{kind.__qualname__} overrides _get_iterator: it brings its own iterator, and antifreeze does nothing for it"
-        )
-    return None
+def with_own_iterator() -> list[str]:
+    """A framework's loader that brings its own iterator: ours does not run for it, and the report says so."""
+    return [
+        f"{kind.__module__}.{kind.__qualname__} brings its own iterator (it overrides _get_iterator): its loaders are not antifreeze's"
+        for kind in _derived(DataLoader)
+        if kind._get_iterator is not DataLoader._get_iterator
+    ]
+
+
+def _derived(kind: type[Any]) -> list[type[Any]]:
+    return [each for child in kind.__subclasses__() for each in (child, *_derived(child))]
 
 
 def _made_at(loader: Any) -> str:

@@ -23,6 +23,7 @@ def start() -> None:
         print(f"antifreeze: {error}; the script goes on with torch's own DataLoader", file=sys.stderr)
         return
     roll = reports.Roll(settings.report)
+    roll.begin()
     choices.choose(settings.choices(roll.note))
     if settings.report_signal is not None:
         reports.report_on_signal(roll, settings.report_signal)
