@@ -12,6 +12,7 @@ running     an unchanged script, or a notebook, with our loader
 plan        which samples make which batch, and where we are
 doctor      why is it frozen, why is it slow
 checks      what will go wrong, before the run
+profiling   how many workers, and what each stage costs
 selftest    the diseases, to be run on any machine
 
 A name is imported when it is first used: `antifreeze --help` and `antifreeze doctor` start without torch.

@@ -34,6 +34,7 @@ COMMANDS: dict[str, Command] = {
     "run": Command("antifreeze.running.command", "run a script, unchanged, with antifreeze's DataLoader in the place of torch's"),
     "doctor": Command("antifreeze.doctor.command", "why is this process frozen, or slow, now?"),
     "check": Command("antifreeze.checks.command", "what will freeze, repeat, copy or waste, before it runs"),
+    "profile": Command("antifreeze.profiling.command", "how many workers, and what does each stage cost?"),
     "selftest": Command("antifreeze.selftest.command", "run the diseases on this machine, and see what becomes of them"),
     "replay": Command("antifreeze.replay", "run the samples of a bad_samples_file again"),
 }

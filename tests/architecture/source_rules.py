@@ -15,7 +15,7 @@ PACKAGE = "antifreeze"
 # Top to bottom. Each name is a module or package directly below src/antifreeze; it imports itself and what stands in lower rows.
 # Names joined by "+" stand together and may import each other; other names of one row may not.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "the programs": ("__main__", "selftest"),
+    "the programs": ("__main__", "selftest", "profiling"),
     "the public names": ("__init__",),
     "running scripts": ("running",),
     "what users call": ("cli", "loader+report+verdict", "replay", "tracing"),
@@ -30,7 +30,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "the bottom": ("errors",),
 }
 
-PURE_FILES = ("supervisor/state.py", "supervisor/policy.py", "verdict.py", "doctor/findings*")
+PURE_FILES = ("supervisor/state.py", "supervisor/policy.py", "verdict.py", "doctor/findings*", "profiling/recommend.py")
 NOT_IN_PURE_FILES = ("os", "time", "multiprocessing", "torch")
 
 MAY_START_OR_KILL = (

@@ -13,8 +13,8 @@ from antifreeze.checks.errors import NotCheckable
 from antifreeze.torch_private import TorchDataLoader
 
 
-def load_target(name: str) -> Any:
-    """A data set, loader, or what a function of no arguments makes. The module is imported, so its main guard protects the rest."""
+def load_target(name: str, *, call: bool = True) -> Any:
+    """A data set, a loader, or (`call`) what a function of no arguments makes. The module is imported, not run as a script."""
     module_name, _, path = name.rpartition(":")
     if not module_name or not path:
         raise NotCheckable(f"{name!r}: expected MODULE:OBJECT, such as mypackage.data:train_set or train.py:train_set")
@@ -25,7 +25,7 @@ def load_target(name: str) -> Any:
             found = getattr(found, part)
         except AttributeError:
             raise NotCheckable(f"{module_name} has no {path!r}{_candidates(found)}") from None
-    return _made(found, path)
+    return _made(found, path) if call else found
 
 
 def _import(name: str) -> Any:

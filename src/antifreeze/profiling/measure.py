@@ -1,0 +1,182 @@
+"""All measurements of one workload, in order, within a budget of seconds."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from antifreeze.checks.errors import NotCheckable
+from antifreeze.errors import AntifreezeError
+from antifreeze.profiling.model import Kind, Place, Profile, Trial
+from antifreeze.profiling.recommend import next_count, next_with_step, recommend
+from antifreeze.profiling.sampling import measure_samples
+from antifreeze.profiling.trials import Tell, run_trial
+from antifreeze.profiling.workload import Workload, threads_are_there
+from antifreeze.supervisor.observe import available_memory_bytes
+from antifreeze.tuning.cores import usable_cores
+
+SHARES = 20
+"""The budget is shared among about so many measurements."""
+DEPTHS = (1, 4, 8)
+
+
+@dataclass(frozen=True)
+class Plan:
+    seconds: float = 30.0
+    most_workers: int | None = None
+    step_s: float | None = None
+    step: Callable[[Any], Any] | None = None
+
+    @property
+    def each_s(self) -> float:
+        return max(0.1, self.seconds / SHARES)
+
+
+def measure(workload: Workload, plan: Plan, tell: Tell) -> Profile:
+    """Raises NotCheckable with a sentence where the data set cannot be measured."""
+    tell("samples, one after another")
+    samples = measure_samples(workload, plan.each_s)
+    notes = _other_work()
+    size = _bearable_size(workload, samples.mean_s, plan.each_s, notes)
+    run = _Runner(workload, plan, tell, size)
+    memory = available_memory_bytes() or 0
+    trials: list[Trial] = []
+    count = next_count(trials, usable_cores(), samples.cpu_share, plan.most_workers, memory)
+    while count is not None:
+        trials.append(run(Kind.PROCESS if count else Kind.INLINE, count))
+        count = next_count(trials, usable_cores(), samples.cpu_share, plan.most_workers, memory)
+    trials = [faster(trial, run(trial.kind, trial.workers)) for trial in trials]
+    best = max(trials, key=lambda trial: trial.rate)
+    if threads_are_there() and best.workers:
+        trials.append(run(Kind.THREAD, best.workers))
+    elif not threads_are_there():
+        notes.append("threads were not tried: this version of antifreeze has none")
+    present = _present(workload, run, notes)
+    profile = Profile(
+        target=workload.name,
+        dataset=type(workload.subject.dataset).__name__,
+        length=workload.length,
+        batch_size=workload.batch_size,
+        arguments=workload.arguments,
+        present_workers=workload.present_workers,
+        place=read_place(memory),
+        samples=samples,
+        trials=tuple(trials),
+        present=present,
+        step_s=plan.step_s,
+        notes=tuple(notes),
+    )
+    return _around(profile, run, plan)
+
+
+def _around(profile: Profile, run: _Runner, plan: Plan) -> Profile:
+    """Depth, batch size and the step, each with the workers that were best."""
+    chosen = recommend(profile).chosen
+    depths: list[Trial] = []
+    sizes: list[Trial] = []
+    if chosen.workers:
+        depths = [run(chosen.kind, chosen.workers, prefetch=depth) for depth in DEPTHS]
+    if "batch_sampler" not in dict(profile.arguments) and run.size is not None:
+        sizes = [run(chosen.kind, chosen.workers, batch_size=size) for size in around_size(run.size, profile.length)]
+    found = replace(profile, depths=tuple(depths), sizes=tuple(sizes))
+    return _with_step(found, run, plan) if plan.step is not None or plan.step_s is not None else found
+
+
+def _with_step(profile: Profile, run: _Runner, plan: Plan) -> Profile:
+    """The step's own time, and then the loader with the step between batches; with more workers while the loop waits."""
+    profile = replace(profile, step_s=run.time_step(plan.step) if plan.step is not None else plan.step_s)
+    step = plan.step or (lambda batch: time.sleep(plan.step_s or 0.0))
+    following = recommend(profile).chosen if run.size == profile.batch_size else None
+    while following is not None:
+        done = run(following.kind, following.workers, step=step)
+        profile = replace(profile, with_steps=(*profile.with_steps, done))
+        following = next_with_step(profile)
+    return profile
+
+
+def _present(workload: Workload, run: _Runner, notes: list[str]) -> Trial | None:
+    if workload.skip_bad:
+        notes.append("torch's own loader was not measured: it stops at the first bad sample")
+        return None
+    return faster(run(Kind.TORCH, workload.present_workers), run(Kind.TORCH, workload.present_workers))
+
+
+def faster(one: Trial, other: Trial) -> Trial:
+    """Whatever else runs on the machine can only slow a trial down: of two, the faster one tells more."""
+    return max(one, other, key=lambda trial: trial.rate)
+
+
+def _other_work() -> list[str]:
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < 0.5 * cores:
+        return []
+    return [f"other work was running (load {load:.1f} on {cores} cores): the numbers are lower and less certain than on a quiet machine"]
+
+
+class _Runner:
+    def __init__(self, workload: Workload, plan: Plan, tell: Tell, size: int | None) -> None:
+        self.workload, self.plan, self.tell, self.size = workload, plan, tell, size
+
+    def __call__(self, kind: Kind, workers: int, **options: Any) -> Trial:
+        options.setdefault("batch_size", self.size)
+        try:
+            return run_trial(self.workload, kind, workers, self.plan.each_s, self.tell, **options)
+        except AntifreezeError as error:
+            raise NotCheckable(f"{self.workload.name} cannot be loaded with {workers} workers: {error}") from error
+        except Exception as error:
+            raise NotCheckable(f"{self.workload.name} cannot be loaded with {workers} workers: {type(error).__name__}: {error}") from error
+
+    def time_step(self, step: Callable[[Any], Any]) -> float:
+        """The step's own time, without the loader: on one batch, again and again, the first time not counted."""
+        loader = self.workload.loader(Kind.INLINE, 0, self.size, None)
+        try:
+            batch = next(iter(loader))
+            step(batch)
+            began, count = time.perf_counter(), 0
+            while count < 3 or (time.perf_counter() - began < self.plan.each_s and count < 200):
+                step(batch)
+                count += 1
+            return (time.perf_counter() - began) / count
+        except Exception as error:
+            raise NotCheckable(f"the step raises {type(error).__name__}: {error}") from error
+        finally:
+            loader.close()
+
+
+def _bearable_size(workload: Workload, sample_s: float, each_s: float, notes: list[str]) -> int | None:
+    """The batch size of the trials: smaller where one batch would take longer than a trial may."""
+    size = workload.batch_size
+    if size is None or "batch_sampler" in workload.options:
+        return size
+    if workload.length is not None:
+        size = max(1, min(size, workload.length))
+    bearable = max(1, int(each_s / 4 / sample_s)) if sample_s else size
+    if bearable < size:
+        notes.append(f"samples are slow ({sample_s:.2g} s each), so trials used batches of {bearable} instead of {size}")
+        return bearable
+    return size
+
+
+def around_size(size: int, length: int | None) -> list[int]:
+    """Batch sizes to try beside this one."""
+    others = {max(1, size // 4), size * 2, size * 4} - {size}
+    return sorted(other for other in others if length is None or other <= length)
+
+
+def read_place(memory_available: int) -> Place:
+    return Place(
+        cores=os.cpu_count() or 1,
+        usable_cores=usable_cores(),
+        memory_available=memory_available,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        version=version("antifreeze"),
+        taken_at=time.strftime("%Y-%m-%d %H:%M:%S"),
+    )

@@ -1,0 +1,97 @@
+"""What is measured: a data set and how it is loaded now, and loaders made of it for one trial each."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import RandomSampler, SequentialSampler
+
+from antifreeze.checks.live.subject import Subject, is_iterable_dataset, subject_of
+from antifreeze.loader import DataLoader
+from antifreeze.profiling.model import Kind
+from antifreeze.torch_private import TorchDataLoader
+
+DEFAULT_BATCH = 32
+SAMPLE_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    subject: Subject
+    batch_size: int | None
+    options: dict[str, Any]
+    """Arguments of the present loader that stay as they are."""
+    present_workers: int
+    skip_bad: bool = False
+
+    @property
+    def length(self) -> int | None:
+        try:
+            return len(self.subject.dataset)
+        except (TypeError, NotImplementedError):
+            return None
+
+    @property
+    def arguments(self) -> tuple[tuple[str, str], ...]:
+        return tuple((name, _written(value)) for name, value in self.options.items())
+
+    def loader(self, kind: Kind, workers: int, batch_size: int | None, prefetch: int | None) -> Any:
+        """Not started. torch's own for Kind.TORCH, with a limit of its own where it has workers."""
+        options: dict[str, Any] = {**self.options, "batch_size": batch_size, "num_workers": workers}
+        if "batch_sampler" in options:
+            del options["batch_size"]
+        if workers and kind is not Kind.THREAD:
+            options["persistent_workers"] = True
+        if workers and prefetch is not None:
+            options["prefetch_factor"] = prefetch
+        if kind is Kind.TORCH:
+            return TorchDataLoader(self.subject.dataset, **options, timeout=SAMPLE_LIMIT_S if workers else 0)
+        if kind is Kind.THREAD:
+            options["workers"] = "thread"
+        bad = "skip" if self.skip_bad else "raise"
+        return DataLoader(self.subject.dataset, **options, on_bad_sample=bad, sample_timeout_s=SAMPLE_LIMIT_S, stall_report_s=None)
+
+
+def threads_are_there() -> bool:
+    return "workers" in inspect.signature(DataLoader.__init__).parameters
+
+
+def workload_of(target: Any, name: str, batch_size: int | None, skip_bad: bool = False) -> Workload:
+    """`batch_size` overrides the loader's; without either it is DEFAULT_BATCH."""
+    subject = subject_of(target)
+    if not isinstance(target, TorchDataLoader):
+        shuffled = {} if is_iterable_dataset(target) else {"shuffle": True}
+        return Workload(name, subject, batch_size or DEFAULT_BATCH, dict(shuffled), 0, skip_bad)
+    size = batch_size or subject.batch_size
+    return Workload(name, subject, size, _options(target, keep_batches=batch_size is None), target.num_workers, skip_bad)
+
+
+def _options(loader: Any, keep_batches: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    own_batches = loader.batch_size is None and loader.batch_sampler is not None
+    if own_batches and keep_batches:
+        options["batch_sampler"] = loader.batch_sampler
+    elif isinstance(loader.sampler, RandomSampler):
+        options["shuffle"] = True
+    elif not is_iterable_dataset(loader.dataset) and not isinstance(loader.sampler, SequentialSampler):
+        options["sampler"] = loader.sampler
+    if subject_of(loader).has_own_collate:
+        options["collate_fn"] = loader.collate_fn
+    if loader.worker_init_fn is not None:
+        options["worker_init_fn"] = loader.worker_init_fn
+    if loader.drop_last and "batch_sampler" not in options:
+        options["drop_last"] = True
+    if loader.multiprocessing_context is not None:
+        options["multiprocessing_context"] = loader.multiprocessing_context
+    return options
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, (bool, int, str)):
+        return repr(value)
+    if hasattr(value, "get_start_method"):
+        return repr(value.get_start_method())
+    return str(getattr(value, "__qualname__", type(value).__name__ + "(…)"))

@@ -1,0 +1,210 @@
+"""One setting from the measurements: tables, nothing measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antifreeze.profiling.compare import Change, changes
+from antifreeze.profiling.gil import SWITCH_S, share_of
+from antifreeze.profiling.model import Kind, Place, Profile, Samples, Trial
+from antifreeze.profiling.recommend import limit_of, needed_workers, next_count, next_with_step, recommend
+from antifreeze.profiling.text import bins
+from antifreeze.profiling.trials import own_memory, rate_of, rows_of
+
+GB = 2**30
+
+
+def trial(workers: int, rate: float, **more: Any) -> Trial:
+    kind = Kind.PROCESS if workers else Kind.INLINE
+    return Trial(**{"kind": kind, "workers": workers, "batch_size": 32, "prefetch": None, "rate": rate, "spread": 0.01, "batches": 50,
+                    "seconds": 1.0, "first_batch_s": 0.1, **more})  # fmt: skip
+
+
+def samples(**more: Any) -> Samples:
+    return Samples(**{"times": (0.01,) * 100, "slowest": (("7", 0.01),), "first_s": 0.02, "cpu_share": 1.0, "gil_share": 0.5,
+                      "sample_bytes": 1000, "collate_s": 0.0001, "pickle_s": 0.001, "slot_s": 0.0001, "path": "rows", **more})  # fmt: skip
+
+
+def profile(rates: dict[int, float], **more: Any) -> Profile:
+    place = Place(8, 8, 100 * GB, "3.11", "2.13", "0.1", "now")
+    trials = tuple(trial(workers, rate, worker_pss=100_000_000 if workers else None) for workers, rate in rates.items())
+    return Profile(**{"target": "m:d", "dataset": "D", "length": 1000, "batch_size": 32, "arguments": (("shuffle", "True"),),
+                      "present_workers": 0, "place": place, "samples": samples(), "trials": trials,
+                      "present": trial(0, 50, kind=Kind.TORCH), **more})  # fmt: skip
+
+
+# --- which workers ---
+
+
+@pytest.mark.parametrize(
+    ("rates", "step_s", "expected"),
+    [
+        ({0: 100, 1: 100, 2: 200, 4: 400}, None, 4),
+        ({0: 100, 1: 100, 2: 200, 4: 205}, None, 2),  # 2 are within 5 %
+        ({0: 100, 1: 60, 2: 80}, None, 0),  # workers only cost
+        ({0: 100, 1: 100, 2: 200, 4: 400}, 0.2, 2),  # 32 / 0.2 s = 160 samples/s, with 10 % to spare
+        ({0: 100, 1: 100, 2: 200, 4: 400}, 1.0, 1),  # 32 samples/s: one is enough, none would load between steps
+        ({0: 10_000, 1: 9_000}, 1.0, 0),  # loading is a fiftieth of the step
+        ({0: 100, 1: 100, 2: 200, 4: 400}, 0.01, 4),  # never enough: the fastest
+    ],
+)
+def test_the_fewest_workers_that_do(rates: dict[int, float], step_s: float | None, expected: int) -> None:
+    advice = recommend(profile(rates, step_s=step_s))
+    assert advice.chosen.workers == expected
+    assert f"num_workers={expected}" in advice.line
+    assert ("persistent_workers=True" in advice.line) == (expected > 0)
+
+
+def test_workers_that_do_not_fit_into_memory_are_not_recommended() -> None:
+    found = profile({0: 100, 2: 200, 4: 400})
+    small = Place(8, 8, 300_000_000, "3.11", "2.13", "0.1", "now")
+    assert recommend(Profile(**{**found.__dict__, "place": small})).chosen.workers == 2
+
+
+def test_the_line_keeps_the_arguments_and_the_gain_is_against_what_is_used_now() -> None:
+    advice = recommend(profile({0: 50, 2: 100}, arguments=(("shuffle", "True"), ("collate_fn", "pad"))))
+    assert advice.line.startswith("loader = antifreeze.DataLoader(dataset, batch_size=32, shuffle=True, collate_fn=pad, num_workers=2")
+    assert advice.gain == 2.0
+    assert recommend(profile({0: 50}, present=None)).gain is None
+
+
+def test_depth_leaves_its_default_only_for_a_clear_difference() -> None:
+    for rate, spread, expected in ((110, 0.01, False), (130, 0.01, True), (130, 0.5, False)):
+        deep = trial(2, rate, prefetch=8, spread=spread)
+        assert ("prefetch_factor=8" in recommend(profile({0: 50, 2: 100}, depths=(deep,))).line) == expected
+
+
+def test_the_model_waits_or_not() -> None:
+    slow = recommend(profile({0: 100, 1: 100, 2: 200}, step_s=0.016))  # 2000 samples/s
+    assert slow.step.startswith("the model will wait 90% of the time")
+    assert "about 22 workers, and there are 8 cores" in slow.step
+    assert needed_workers(profile({0: 100, 1: 100}, step_s=0.016)) == 22
+    assert recommend(profile({0: 100, 1: 100, 2: 200}, step_s=0.64)).step.startswith("the model will not wait")
+    assert recommend(profile({0: 100})).step == ""
+
+
+def test_what_the_loop_showed_with_the_step_counts_more_than_rates() -> None:
+    rates = {0: 100, 1: 100, 2: 200, 4: 400}
+    waits, less, fed = (trial(workers, 90, waited_share=share) for workers, share in ((1, 0.4), (2, 0.2), (4, 0.02)))
+    found = profile(rates, step_s=0.64, with_steps=(waits,))
+    following = next_with_step(found)
+    assert following is not None and following.workers == 2
+    assert recommend(found).step.startswith("the model will wait 40% of the time")
+    assert next_with_step(profile(rates, step_s=0.64, with_steps=(fed,))) is None
+    assert next_with_step(profile(rates, step_s=0.64, with_steps=(waits, less, waits))) is None
+    advice = recommend(profile(rates, step_s=0.64, with_steps=(waits, less, fed)))
+    assert advice.chosen.workers == 4 and advice.step.startswith("the model will not wait")
+    assert recommend(profile(rates, step_s=0.64, with_steps=(waits, less))).chosen.workers == 2
+
+
+# --- the bottleneck ---
+
+
+@pytest.mark.parametrize(
+    ("seen", "costs", "step_s", "expected"),
+    [
+        ({"cpu_share": 0.1}, {"fetch_s": 0.01, "collate_s": 0.001, "transport_s": 0.0}, None, "wait"),
+        ({"cpu_share": 0.9}, {"fetch_s": 0.01, "collate_s": 0.001, "transport_s": 0.0}, None, "compute"),
+        ({}, {"fetch_s": 0.001, "collate_s": 0.01, "transport_s": 0.0}, None, "collate"),
+        ({}, {"fetch_s": 0.001, "collate_s": 0.0, "transport_s": 0.01}, None, "transport"),
+        ({}, {"fetch_s": 0.01, "collate_s": 0.001, "transport_s": 0.0}, 10.0, "model"),
+        ({}, {"fetch_s": 0.01, "collate_s": 0.001, "transport_s": 0.0}, 0.001, "compute"),
+    ],
+)
+def test_exactly_one_stage_is_the_bottleneck(seen: dict[str, Any], costs: dict[str, float], step_s: float | None, expected: str) -> None:
+    advice = recommend(profile({}, trials=(trial(2, 200, **costs),), samples=samples(**seen), step_s=step_s))
+    assert [stage.name for stage in advice.stages if stage.is_bottleneck] == [expected]
+    fetched = sum(stage.seconds for stage in advice.stages if stage.name in ("wait", "compute"))
+    assert fetched == pytest.approx(costs["fetch_s"])
+
+
+# --- which count next, and when to stop ---
+
+
+@pytest.mark.parametrize(
+    ("done", "cores", "cpu_share", "most", "expected"),
+    [
+        ({}, 8, 1.0, None, 0),
+        ({0: 10}, 8, 1.0, None, 1),
+        ({0: 10, 1: 10}, 8, 1.0, None, 2),
+        ({0: 10, 1: 10, 2: 20, 3: 30, 4: 40}, 8, 1.0, None, 6),
+        ({0: 10, 1: 10, 2: 20, 3: 20, 4: 20}, 8, 1.0, None, None),  # flat twice in a row
+        ({0: 10, 1: 10, 2: 20, 3: 20, 4: 40}, 8, 1.0, None, 6),  # once is chance
+        ({0: 10, 1: 10, 2: 20, 3: 30, 4: 40}, 2, 1.0, None, None),  # computing: twice the cores
+        ({0: 10, 1: 10, 2: 20, 3: 30, 4: 40}, 2, 0.1, None, 6),  # waiting needs no core
+        ({0: 10, 1: 10}, 8, 1.0, 1, None),
+        ({0: 10, 1: 10, 2: 20, 3: 30, 4: 40}, 8, 1.0, 5, 5),
+        ({0: 10, 1: 10, 2: 20, 3: 30, 4: 40, 5: 50}, 8, 1.0, 5, None),
+    ],
+)
+def test_the_next_count(done: dict[int, float], cores: int, cpu_share: float, most: int | None, expected: int | None) -> None:
+    assert next_count([trial(workers, rate) for workers, rate in done.items()], cores, cpu_share, most, 100 * GB) == expected
+
+
+def test_counts_that_would_not_fit_are_not_tried() -> None:
+    done = [trial(0, 10), trial(1, 10, worker_pss=GB)]
+    assert next_count(done, 8, 1.0, None, 4 * GB) == 2
+    assert next_count(done, 8, 1.0, None, 2 * GB) is None
+
+
+def test_limits() -> None:
+    assert limit_of(4, 1.0) == 8
+    assert limit_of(1, 0.1) == 8
+    assert limit_of(64, 0.1) == 32
+
+
+# --- small pure things ---
+
+
+def test_rates_come_with_their_uncertainty() -> None:
+    even = [(0.1 * number, 10 * number) for number in range(41)]
+    rate, spread = rate_of(even)
+    assert rate == pytest.approx(100) and spread < 0.01
+    jumpy = [(0.1 * number, 10 * number + (60 if number > 20 else 0)) for number in range(41)]
+    assert rate_of(jumpy)[1] > 0.05
+    assert rate_of(even[:3])[1] == float("inf")
+    assert rate_of(even[:1]) == (0.0, float("inf"))
+
+
+def test_the_gil_is_told_from_lateness() -> None:
+    idle, taken = [0.0001] * 60, [SWITCH_S] * 60
+    assert share_of(idle, idle) == 0.0
+    assert share_of(idle, taken) == 1.0
+    assert share_of(idle, idle[:30] + taken[:30]) == 0.5
+    assert share_of(taken, taken) is None  # too busy a machine
+    assert share_of(idle, taken[:5]) is None  # too few looks
+
+
+def test_memory_of_a_worker_is_without_the_batches() -> None:
+    rollup = "55-77 ---p 0 00:00 0 [rollup]\nRss: 900 kB\nPss: 700 kB\nPss_Anon: 300 kB\nPss_File: 100 kB\nPss_Shmem: 300 kB\n"
+    assert own_memory(rollup) == 400 * 1024
+    assert own_memory("head\nPss: 700 kB\n") == 700 * 1024  # older kernels
+    assert own_memory(None) is None
+
+
+def test_rows_of_a_short_batch_are_counted() -> None:
+    import torch
+
+    assert rows_of([torch.zeros(5, 3), torch.zeros(5)], 8) == 5
+    assert rows_of({"text": ["a", "b"]}, 2) == 2
+    assert rows_of(torch.zeros(100, 3), 8) == 8  # packed: not rows
+
+
+@pytest.mark.parametrize("times", [(0.01,), (0.01,) * 50, tuple(0.001 * (1 + n % 7) for n in range(100)), (0.001, 10.0), (0.0, 0.1)])
+def test_every_sample_is_in_one_bin(times: tuple[float, ...]) -> None:
+    found = bins(times)
+    assert sum(many for _, _, many in found) == len(times)
+    assert found[0][0] == min(times) and found[-1][1] == pytest.approx(max(times))
+
+
+def test_changes_and_what_they_mean() -> None:
+    assert Change("a", "ms", 10, 5, less_is_better=True).word == "better"
+    assert Change("a", "samples/s", 10, 5, less_is_better=False).word == "worse"
+    assert Change("a", "ms", 10, 10.2, less_is_better=True).word == "same"
+    assert Change("a", "ms", 0, 5, less_is_better=True).word == "same"
+    old, new = profile({0: 100, 1: 50}).as_dict(), profile({0: 100, 2: 300}).as_dict()
+    words = {change.name: change.word for change in changes(old, new)}
+    assert words["0 workers"] == "same" and words["the best"] == "better"
+    assert "1 workers" not in words and "2 workers" not in words  # only what both have
