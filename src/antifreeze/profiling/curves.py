@@ -23,7 +23,9 @@ class Series:
     """A class of the style sheet: part0, part1 or ideal."""
 
 
-def curve(title: str, axes: tuple[str, str], series: Sequence[Series], marked: float | None, y_text: Text, mark: str = "recommended") -> str:
+def curve(
+    title: str, axes: tuple[str, str], series: Sequence[Series], marked: float | None, y_text: Text, mark: str = "recommended"
+) -> str:
     """`axes`: what runs across and what runs up, with units; `marked`: the x that stands out, and `mark` why."""
     xs = sorted({x for each in series for x, _ in each.points})
     high = nice_ticks(max((y for each in series for _, y in each.points), default=1.0))

@@ -119,7 +119,9 @@ def _choose(profile: Profile, wanted: float | None) -> tuple[Trial, str]:
     best = max(fitting, key=lambda trial: trial.rate)
     tried = _chosen_with_step(profile)
     if wanted is not None and tried is not None:
-        return tried, f"the fewest workers that feed a model which takes {wanted:,.0f} samples/s, tried with its step"
+        fed = any(trial.workers == tried.workers and (trial.waited_share or 0.0) <= WAITS_LITTLE for trial in profile.with_steps)
+        which = "the fewest workers that feed" if fed else "the least waiting of what was tried with the step of"
+        return tried, f"{which} a model which takes {wanted:,.0f} samples/s"
     if wanted is not None:
         enough = [trial for trial in fitting if _feeds(trial, wanted)]
         if enough:
