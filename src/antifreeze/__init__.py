@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         StateMismatch,
         TooManyBadSamples,
         TraceError,
+        UnevenRanks,
         WorkerStartFailed,
     )
     from antifreeze.loader import DataLoader
@@ -64,6 +65,7 @@ __all__ = [
     "StateMismatch",
     "TooManyBadSamples",
     "TraceError",
+    "UnevenRanks",
     "WorkerStartFailed",
     "__version__",
     "check",

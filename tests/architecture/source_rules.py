@@ -30,7 +30,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "the bottom": ("errors",),
 }
 
-PURE_FILES = ("supervisor/state.py", "supervisor/policy.py", "verdict.py", "doctor/findings*", "profiling/recommend.py")
+PURE_FILES = (
+    "supervisor/state.py",
+    "supervisor/policy.py",
+    "supervisor/hedging.py",
+    "verdict.py",
+    "doctor/findings*",
+    "profiling/recommend.py",
+)
 NOT_IN_PURE_FILES = ("os", "time", "multiprocessing", "torch")
 
 MAY_START_OR_KILL = (

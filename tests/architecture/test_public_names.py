@@ -25,6 +25,7 @@ PUBLIC = [
     "StateMismatch",
     "TooManyBadSamples",
     "TraceError",
+    "UnevenRanks",
     "WorkerStartFailed",
     "__version__",
     "check",

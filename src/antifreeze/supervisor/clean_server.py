@@ -34,7 +34,7 @@ class CleanServer:
         )
         theirs.close()
         os.close(lifeline)
-        self._exit_codes: dict[int, int] = {}
+        self._exits: dict[int, tuple[int, int]] = {}
         self._lock = threading.Lock()  # loaders of several threads ask one at a time
 
     def start_worker(self, specs: PickledSpecs, number: int, worker_end: int) -> tuple[int, int]:
@@ -56,13 +56,13 @@ class CleanServer:
             raise WorkerStartFailed(f"the data set could not be unpickled in a fresh process:\n{answer['failed']}")
         return int(answer["started"]), descriptors[0]
 
-    def exit_code(self, pid: int, limit_s: float) -> int | None:
-        """Of a worker whose pidfd says that it has ended."""
+    def exit_of(self, pid: int, limit_s: float) -> tuple[int | None, int | None]:
+        """(exit code, peak memory in bytes) of a worker whose pidfd says that it has ended."""
         deadline = time.monotonic() + limit_s
         with self._lock:
-            while pid not in self._exit_codes and self._wait(deadline):
+            while pid not in self._exits and self._wait(deadline):
                 self._note(json.loads(self._line.recv(65536)))
-            return self._exit_codes.pop(pid, None)
+            return self._exits.pop(pid, (None, None))
 
     def end(self) -> None:
         self._line.close()
@@ -89,7 +89,7 @@ class CleanServer:
         return bool(select.select([self._line], [], [], max(0.0, deadline - time.monotonic()))[0])
 
     def _note(self, message: dict[str, Any]) -> None:
-        self._exit_codes[message["exited"]] = message["code"]
+        self._exits[message["exited"]] = (message["code"], message["peak_bytes"])
 
 
 class PickledSpecs:

@@ -69,10 +69,8 @@ class Born(Protocol):
     pid: int
     pidfd: int
 
-    def peak_bytes(self) -> int | None:
-        """Before exit_code(), after its end."""
-
-    def exit_code(self) -> int | None: ...
+    def exit(self) -> Exit:
+        """How it ended; its pidfd has said that it has."""
 
 
 class ByContext:
@@ -92,7 +90,7 @@ class ByContext:
         self.pid = int(self._process.pid)
         self.pidfd = os.pidfd_open(self.pid)
 
-    def peak_bytes(self) -> int | None:
+    def _peak_bytes(self) -> int | None:
         popen = self._process._popen
         if popen is None or popen.returncode is not None:
             return None
@@ -105,11 +103,12 @@ class ByContext:
         popen.returncode = os.waitstatus_to_exitcode(status)  # as multiprocessing would have noted it
         return usage.ru_maxrss * 1024
 
-    def exit_code(self) -> int | None:
-        self._process.join(timeout=0.05)  # its pidfd has said that it is gone
+    def exit(self) -> Exit:
+        peak_bytes = self._peak_bytes()
+        self._process.join(timeout=0.05)
         code: int | None = self._process.exitcode
         self.forget()
-        return code
+        return Exit(code, peak_bytes)
 
     def forget(self) -> None:
         popen = self._process._popen
@@ -154,11 +153,8 @@ class ByServer:
         self._server = clean_server()
         self.pid, self.pidfd = self._server.start_worker(specs, spec.worker_id, worker_end.fileno())
 
-    def peak_bytes(self) -> int | None:
-        return None  # the server's to know
-
-    def exit_code(self) -> int | None:
-        return self._server.exit_code(self.pid, KILL_S)
+    def exit(self) -> Exit:
+        return Exit(*self._server.exit_of(self.pid, KILL_S))
 
 
 class WorkerProcess:
@@ -238,8 +234,7 @@ class WorkerProcess:
             os.killpg(self.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
-        peak_bytes = self._born.peak_bytes()
-        return Exit(self._born.exit_code(), peak_bytes)
+        return self._born.exit()
 
     def let_go(self, keep_worker_end: bool = False) -> None:
         """Closes everything; a worker that still lives is killed by its lifeline. May be called twice."""

@@ -104,9 +104,10 @@ class _Server:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
-            self._line.send(json.dumps({"exited": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
+            ended = {"exited": pid, "code": os.waitstatus_to_exitcode(status), "peak_bytes": usage.ru_maxrss * 1024}
+            self._line.send(json.dumps(ended).encode())
