@@ -53,6 +53,7 @@ class Options:
     recycle_after_samples: int | None = None
     recycle_after_bytes: int | None = None
     hedge: bool = False
+    device: str | None = None
     uneven_ranks: UnevenChoice = UnevenChoice.ERROR
     lost_stream: StreamChoice = StreamChoice.REPLAY
     story_file: str | None = None
@@ -72,6 +73,7 @@ class Options:
         max_restarts_per_minute: Any = 30,
         recycle_worker_after: Any = None,
         hedge: Any = False,
+        device: Any = None,
         uneven_ranks: Any = "error",
         lost_stream: Any = "replay",
         story_file: Any = None,
@@ -90,6 +92,7 @@ class Options:
             recycle_after_samples=recycle_worker_after if _is_count(recycle_worker_after) else None,
             recycle_after_bytes=None if _is_count(recycle_worker_after) else parse_bytes("recycle_worker_after", recycle_worker_after),
             hedge=_flag("hedge", hedge),
+            device=_device(device),
             uneven_ranks=_one_of("uneven_ranks", uneven_ranks, UnevenChoice),
             lost_stream=_one_of("lost_stream", lost_stream, StreamChoice),
             story_file=_path("story_file", story_file),
@@ -105,6 +108,24 @@ class Options:
 
 OWN_DEFAULTS = {name: argument.default for name, argument in inspect.signature(Options.checked).parameters.items()}
 """What our keyword arguments are where nobody says anything."""
+
+
+def _device(value: Any) -> str | None:
+    """The name of a device that is here; None for the host."""
+    if value is None:
+        return None
+    import torch  # the command line checks options without it
+
+    try:
+        device = torch.device(value)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(f'device={value!r}: expected a torch device such as "cuda" or "cuda:1" ({str(error).splitlines()[0]})') from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise OptionError(f"device={value!r}: torch sees no CUDA device here; leave it out, or check torch.cuda.is_available()")
+    if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
+        raise OptionError(f"device={value!r}: there are {torch.cuda.device_count()} CUDA devices here")
+    return None if device.type == "cpu" else str(device)
+
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 

@@ -24,8 +24,10 @@ import torch
 from antifreeze import spans
 from antifreeze.delivery.bad_samples import BadSampleDesk, exception_of, failure_of, replacement
 from antifreeze.delivery.batches import build
+from antifreeze.delivery.device import AHEAD, DeviceFeed, Sent
 from antifreeze.delivery.ledger import Ledger, LoopClock
 from antifreeze.delivery.local_pool import LocalPool
+from antifreeze.delivery.pinning import PageLock, page_lock
 from antifreeze.delivery.position import Cursor, MapDelivered, fingerprint, length_of
 from antifreeze.delivery.ranks import Ranks
 from antifreeze.delivery.stages import Stage
@@ -75,6 +77,13 @@ class InFlight:
     moved_up: int = 0  # samples at its end that went to earlier batches
 
 
+@dataclass(frozen=True)
+class _Raised:
+    """In the place of a batch that was drawn ahead: its error, raised when its turn comes."""
+
+    error: Exception
+
+
 class LoaderIterator(BaseIterator):  # type: ignore[misc]
     """One pass (with persistent workers: pass after pass) over a loader."""
 
@@ -113,7 +122,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._loads_at_once = self._map and not self._num_workers and not self._options.forgives and self._ranks is None
         self._static = False
         self._whole_only = loader._rows_failed
-        self._ring = loader._borrow_ring()
+        self._feed = None if self._options.device is None else DeviceFeed(torch.device(self._options.device))
+        self._ahead: deque[Sent] = deque()
+        self._ring = self._borrow_ring(loader)
         if self._num_workers:
             self._worker_init_fn = loader.worker_init_fn
             if is_datapipe(self._dataset):
@@ -132,6 +143,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def close(self) -> None:
         """Ends the workers; may be called twice."""
         self._closed = True
+        self._ahead.clear()
+        if self._feed is not None:
+            self._feed.close()
         self._release()
 
     def _release(self) -> None:
@@ -148,6 +162,12 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return weakref.finalize(self, _close, crew, weakref.ref(loader), self._ring)
 
     # --- beginning ---
+
+    def _borrow_ring(self, loader: Any) -> Ring:
+        ring: Ring = loader._borrow_ring()
+        if ring.keeper is None and (self._pin_memory or (self._feed is not None and self._feed.pins)):
+            ring.keeper = page_lock()
+        return ring
 
     def _make_pool(self) -> Pool | LocalPool:
         if self._num_workers:
@@ -186,6 +206,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._in_flight: dict[int, InFlight] = {}
         self._finished = False
         self.cursor.finished = False
+        self.cursor.shown = None
+        self._ahead.clear()
         self.cursor.base_seed, self.cursor.shared_seed = self._base_seed, self._shared_seed
         self.cursor.sampler_epoch = getattr(getattr(self._index_sampler, "sampler", self._index_sampler), "epoch", None)
         self._clock.new_epoch()
@@ -263,7 +285,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         pool = self.pool
         if pool.closed or not isinstance(pool, Pool):
             self._finalizer.detach()
-            self._ring = loader._borrow_ring()
+            self._ring = self._borrow_ring(loader)
             self.pool = self._make_pool()
             self._finalizer = self._finalizing(loader)
         else:
@@ -360,6 +382,35 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     # --- delivering ---
 
     def __next__(self) -> Any:
+        return self._next_on_host() if self._feed is None else self._next_on_device(self._feed)
+
+    def _next_on_device(self, feed: DeviceFeed) -> Any:
+        """The copy of the batch after this one is under way before this one is handed out, where that one is loaded."""
+        sent = self._ahead.popleft() if self._ahead else self._send(feed)
+        while len(self._ahead) < AHEAD and self._next_is_ready():
+            self._ahead.append(self._send(feed))
+        self.cursor.shown = sent.position
+        if isinstance(sent.batch, _Raised):
+            raise sent.batch.error
+        return feed.hand_out(sent)
+
+    def _send(self, feed: DeviceFeed) -> Sent:
+        try:
+            batch = self._next_on_host()
+        except Exception as error:
+            if isinstance(error, StopIteration):
+                raise
+            return Sent(_Raised(error), None, (self.cursor.delivered, self.cursor.streams))
+        return feed.send(batch, (self.cursor.delivered, self.cursor.streams))
+
+    def _next_is_ready(self) -> bool:
+        if not isinstance(self.pool, Pool) or not self._in_flight or self.pool.closed:
+            return False
+        self.pool.catch_up()
+        batch = self._pick()
+        return batch is not None and batch.phase in (Phase.READY, Phase.FAILED)
+
+    def _next_on_host(self) -> Any:
         if spans.active is None and not is_profiling():
             if not self._map:
                 return super().__next__()
@@ -388,10 +439,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
         self._clock.enter()
         try:
-            if self._loads_at_once:
-                return self._load_at_once()
             if self._ranks is not None and self._ranks.step():
                 self._end_early()
+            if self._loads_at_once:
+                return self._load_at_once()
             while True:
                 flight, batch = self._next_resolved()
                 if flight.moved_up and batch.phase is not Phase.FAILED and not self._shorten(flight, batch):
@@ -401,7 +452,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             data, size = (self._in_stage("hand over", self._deliver) if self._watched else self._deliver)(flight, batch)
             samples = batch.rows - batch.short_by - len(batch.bad_rows) if self._map else batch.rows_loaded
             self._count(samples, size)
-            return pin_batch(data, self._pin_memory_device) if self._pin_memory else data
+            return self._pinned(data)
         except Exception as error:
             if self._options.story_file is not None and not isinstance(error, StopIteration):
                 write_story(self._options.story_file, error, self._ledger.story)
@@ -428,7 +479,16 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._count(planned.rows, size)
         if not self._auto_collation:
             self._traps.handed_out(data)
-        return pin_batch(data, self._pin_memory_device) if self._pin_memory else data
+        return self._pinned(data)
+
+    def _pinned(self, data: Any) -> Any:
+        """Over locked slots it is pinned already, and torch's pin_memory hands it back as it is."""
+        lock = self._ring.keeper
+        if isinstance(lock, PageLock) and lock.refused is not None:
+            self._traps.say("page-lock", f"batches are copied to pinned memory one by one: {lock.refused}")
+        unlocked = not isinstance(lock, PageLock) or lock.refused is not None
+        needs = self._pin_memory or (self._feed is not None and self._feed.pins and unlocked)
+        return pin_batch(data, self._pin_memory_device) if needs else data
 
     def _count(self, samples: int, size_bytes: int) -> None:
         ledger = self._ledger

@@ -76,6 +76,7 @@ class Cursor:
     plan: MapPlan | None = None
     delivered: MapDelivered = field(default_factory=MapDelivered)
     streams: StreamPosition | None = None
+    shown: tuple[MapDelivered, StreamPosition | None] | None = None  # where batches are drawn ahead of the loop: how far the loop is
 
     def state(self, generators: Sequence[torch.Generator]) -> dict[str, Any]:
         state: dict[str, Any] = {
@@ -88,15 +89,16 @@ class Cursor:
             "sampler_epoch": self.sampler_epoch,
             "generators": generator_states(generators),
         }
+        delivered, streams = self.shown or (self.delivered, self.streams)
         if self.plan is not None:
             return state | {
-                "delivered": self.delivered.as_dict(),
+                "delivered": delivered.as_dict(),
                 "randomness": self.plan.randomness,
                 "beginning": self.plan.beginning,
                 "sampler_state_at_end": self.plan.sampler_state() if self.finished else None,
             }
-        assert self.streams is not None
-        return state | {"streams": self.streams.as_dict()}
+        assert streams is not None
+        return state | {"streams": streams.as_dict()}
 
 
 def fingerprint(loader: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@
 3. Slots beyond what is in flight go back to the system as they come home.
 4. A slot that was lent while the process forked stays as it is while that child may look at it: until the worker has ended
    (`quarantine`, `release_quarantine`), for ever where the user forked.
+5. Where a device reads from slots, a keeper locks their pages and says when a slot that came home is free.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,7 +31,25 @@ _USER_FORK = -1
 _rings: weakref.WeakSet[Ring] = weakref.WeakSet()
 
 
+class Keeper(Protocol):
+    """Knows whether a device may still read from a slot that came home, and locks its pages (delivery/pinning.py)."""
+
+    def lock(self, slot: int, mapped: Any) -> None: ...
+
+    def unlock(self, slot: int) -> None: ...
+
+    def mark(self, slot: int) -> Any: ...
+
+    def is_done(self, mark: Any) -> bool: ...
+
+    def close(self) -> None: ...
+
+    def forget(self) -> None: ...
+
+
 class Ring:
+    keeper: Keeper | None = None
+
     def __init__(self) -> None:
         self.arena = Arena.create()
         self.owner_pid = os.getpid()
@@ -41,6 +60,7 @@ class Ring:
         self._lent: dict[int, weakref.ref[Any]] = {}
         self._returned: deque[int] = deque()  # appended to by finalizers, in any thread, at any moment
         self._quarantined: dict[int, set[int]] = {}
+        self._cooling: deque[tuple[int, Any]] = deque()  # came home, but a device may still read from them
         self._made = 0
         self._most_filling = 0
         _rings.add(self)
@@ -80,7 +100,11 @@ class Ring:
 
     def lend(self, slot: int, size_bytes: int) -> Any:
         """The slot's bytes; the slot comes home when the returned array and everything made over it are gone."""
+        if self.keeper is not None and self.arena.mapped_bytes(slot) < size_bytes:
+            self.keeper.unlock(slot)
         mapped: Any = self.arena.map(slot, size_bytes)
+        if self.keeper is not None:
+            self.keeper.lock(slot, mapped)
         owner = np.frombuffer(mapped, dtype=np.uint8)
         returned = self._returned
         self._filling.discard(slot)
@@ -106,17 +130,26 @@ class Ring:
             holders.discard(holder)
             if not holders:
                 del self._quarantined[slot]
-                if slot not in self._lent:
+                if slot not in self._lent and all(slot != cooling for cooling, _ in self._cooling):
                     self._free.append(slot)
 
     def _welcome_back(self) -> None:
         while self._returned:
             slot = self._returned.popleft()
             del self._lent[slot]
+            mark = None if self.keeper is None else self.keeper.mark(slot)
+            if mark is not None:
+                self._cooling.append((slot, mark))
+            elif slot not in self._quarantined:
+                self._free.append(slot)
+        while self._cooling and self.keeper is not None and self.keeper.is_done(self._cooling[0][1]):
+            slot, _ = self._cooling.popleft()
             if slot not in self._quarantined:
                 self._free.append(slot)
         while len(self._free) > self._most_filling + SPARE_SLOTS:
             slot = self._free.popleft()
+            if self.keeper is not None:
+                self.keeper.unlock(slot)
             self.arena.discard(slot)
             self._retired.append(slot)
 
@@ -126,6 +159,9 @@ class Ring:
 
     def close(self) -> None:
         """May be called twice; what is lent stays valid until it dies."""
+        if self.keeper is not None:
+            self.keeper.close()
+        self._cooling.clear()
         self.arena.close()
         self._free.clear()
         self._filling.clear()
@@ -148,6 +184,8 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     for ring in list(_rings):
+        if ring.keeper is not None:
+            ring.keeper.forget()
         ring.close()  # the memory is the parent's to write; what the child was holding stays readable
 
 

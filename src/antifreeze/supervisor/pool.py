@@ -325,6 +325,11 @@ class Pool:
         assert self.user_seeded is not None
         return self.user_seeded
 
+    def catch_up(self) -> None:
+        """Handles what has arrived, without waiting."""
+        self._check_usable()
+        self._drain(0)
+
     def wait_resolved(self, pick: Callable[[], Batch | None], waiting_for: Callable[[], str], timeout_s: float | None) -> Batch:
         """Until `pick` finds a batch that is no longer loading."""
         found: Batch = self._wait(pick, waiting_for, timeout_s)

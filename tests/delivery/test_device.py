@@ -1,0 +1,123 @@
+"""Batches on a device: what moves, what stays, and how far the loop is. A real GPU is looked at by benchmarks/gpu_check.py."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import antifreeze
+from antifreeze import OptionError
+from antifreeze.delivery.device import each_tensor, moved
+
+META = torch.device("meta")  # a device that every torch has: tensors without values
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+class Own:
+    """A batch of the user's own kind, which knows how to move."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    def to(self, device: torch.device) -> Own:
+        return Own(self.x.to(device))
+
+
+def devices(batch: Any) -> list[str]:
+    found: list[str] = []
+    each_tensor(batch, lambda tensor: found.append(tensor.device.type))
+    return found
+
+
+def test_tensors_move_and_everything_else_stays() -> None:
+    batch = {
+        "a": [torch.ones(2), ("x", b"y", 5, None)],
+        "b": Pair(torch.ones(1), {"c": (torch.ones(3),)}),
+        "d": OrderedDict(e=torch.ones(1)),
+    }
+    on_device = moved(batch, META)
+    assert devices(on_device) == ["meta"] * 4
+    assert on_device["a"][1] == ("x", b"y", 5, None)
+    assert type(on_device["b"]) is Pair
+    assert type(on_device["b"].right["c"]) is tuple
+    assert type(on_device["d"]) is OrderedDict
+    assert devices(batch) == ["cpu"] * 4
+
+
+def test_what_has_a_to_of_its_own_is_asked() -> None:
+    assert moved([Own(torch.ones(2))], META)[0].x.device.type == "meta"
+
+
+class Rows(Dataset[tuple[torch.Tensor, str]]):
+    def __init__(self, bad: int | None = None) -> None:
+        self.bad = bad
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, str]:
+        if index == self.bad:
+            raise LookupError(f"no {index}")
+        return torch.full((3,), float(index)), str(index)
+
+    def __len__(self) -> int:
+        return 24
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_arrive_on_the_device(workers: int) -> None:
+    with antifreeze.DataLoader(Rows(), batch_size=4, num_workers=workers, device="meta") as loader:
+        batches = list(loader)
+    assert [names for _, names in batches] == [tuple(map(str, range(first, first + 4))) for first in range(0, 24, 4)]
+    assert all(x.device.type == "meta" and x.shape == (4, 3) for x, _ in batches)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("seen", [0, 1, 3])
+def test_the_state_speaks_of_what_the_loop_has_seen(workers: int, seen: int) -> None:
+    """Not of what is on its way to the device already."""
+    with antifreeze.DataLoader(Rows(), batch_size=4, num_workers=workers, device="meta") as loader:
+        batches = iter(loader)
+        for _ in range(seen):
+            next(batches)
+        state = loader.state_dict()
+    with antifreeze.DataLoader(Rows(), batch_size=4, num_workers=2 - workers, device="meta") as loader:
+        loader.load_state_dict(state)
+        assert [names[0] for _, names in loader] == [str(first) for first in range(4 * seen, 24, 4)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_comes_when_its_batch_does_and_the_next_batch_follows(workers: int) -> None:
+    with antifreeze.DataLoader(Rows(bad=9), batch_size=4, num_workers=workers, device="meta") as loader:
+        batches, came = iter(loader), []
+        while True:
+            try:
+                came.append(next(batches)[1][0])
+            except LookupError:
+                came.append("error")
+            except StopIteration:
+                break
+    assert came == ["0", "4", "error", "12", "16", "20"]
+
+
+def test_with_persistent_workers_every_epoch_is_whole() -> None:
+    with antifreeze.DataLoader(Rows(), batch_size=4, num_workers=2, persistent_workers=True, device="meta") as loader:
+        next(iter(loader))
+        assert [len(list(loader)) for _ in range(2)] == [6, 6]
+
+
+@pytest.mark.parametrize(("device", "says"), [("nowhere", "expected a torch device"), (3.5, "expected a torch device")])
+def test_a_device_that_is_none_is_named(device: Any, says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        antifreeze.DataLoader(Rows(), device=device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one here")
+def test_a_device_that_is_not_here_is_named() -> None:
+    with pytest.raises(OptionError, match="torch sees no CUDA device here"):
+        antifreeze.DataLoader(Rows(), device="cuda")
