@@ -26,6 +26,14 @@ class Listed(Dataset[Any]):
         raise AssertionError("nobody may load a sample to name it")
 
 
+class OnDisk:
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> str:
+        raise AssertionError("nobody may read from the disk to name a sample")
+
+
 PATHS = ["a.jpg", "b.jpg", "c.jpg"]
 
 
@@ -46,6 +54,8 @@ PATHS = ["a.jpg", "b.jpg", "c.jpg"]
         (Listed(paths=PATHS[:2]), 1, None),  # not one for each sample
         (Listed(samples=[1, 2, 3]), 1, None),
         (Listed(paths="abc"), 1, None),
+        (Listed(images=OnDisk()), 1, None),
+        (Listed(images=np.zeros((3, 4))), 1, None),
         (Listed(), 1, None),
         (SimpleNamespace(paths=PATHS), 1, None),
         ([1, 2, 3], 1, None),

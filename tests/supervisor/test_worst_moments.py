@@ -134,6 +134,22 @@ def test_one_start_after_the_other_is_killed_from_outside(name: str, monkeypatch
     assert loader.report().restarts == killer.kills == 12
 
 
+class ClosesTheLine(Numbers):
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+        if index == 777:
+            os.closerange(3, 4096)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sample_after_which_nothing_can_be_sent_is_found_among_its_batch(workers: int) -> None:
+    """The slots are mapped by then, so that the worker comes as far as its answer, and dies of that."""
+    loader = DataLoader(ClosesTheLine(), BATCH, num_workers=workers, on_bad_sample="skip", multiprocessing_context="fork", timeout=50)
+    seen = [index for batch in loader for index in batch[0].tolist()]
+    assert sorted(seen) == [index for index in range(COUNT) if index != 777]
+    assert [bad.failure.index for bad in loader.report().bad_samples] == ["777"]
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_while_the_loader_stops(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker dies of the very message that tells it to end, or of the one before; closing is bounded and leaves nothing."""

@@ -549,8 +549,10 @@ class Pool:
 
     def _suspect(self, number: int, entry: Entry, end: Exit, how: str) -> WorkerGone:
         """Who was at it when the worker ended by itself."""
-        if entry.stage in (Stage.STARTING, Stage.INITIALISING, Stage.IDLE, Stage.SEND, Stage.ENDED):
+        if entry.stage in (Stage.STARTING, Stage.INITIALISING, Stage.IDLE, Stage.ENDED):
             return WorkerGone(number)
+        if entry.stage is Stage.SEND and end.code in _FROM_OUTSIDE:
+            return WorkerGone(number)  # what it had loaded was loaded well
         whole = self._is_of_batch(number, entry)
         failure = telling.sample_lost(number, entry, self._samples_of(entry, whole), self._path_of(entry), how)
         # a kill from outside says little about the sample; a crash says more
@@ -577,7 +579,7 @@ class Pool:
             return True
         task = next((task for task in self.state.workers[number].queue if task.number == entry.task), None)
         alone = task is not None and task.rows == 1 and self.contents[task.batch].divisible
-        return entry.stage in (Stage.COLLATE, Stage.WRITE) and not alone
+        return entry.stage in (Stage.COLLATE, Stage.WRITE, Stage.SEND) and not alone
 
     def _samples_of(self, entry: Entry, whole: bool) -> str | None:
         """The samples of the batch, where not one of them but the batch is at fault."""

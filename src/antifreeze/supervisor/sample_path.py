@@ -6,6 +6,7 @@ import os
 from bisect import bisect_right
 from typing import Any
 
+import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
 _LISTS = ("samples", "imgs", "paths", "files", "filenames", "file_names", "image_paths", "img_paths", "image_files", "filepaths", "images")
@@ -34,14 +35,17 @@ def _path_of(dataset: Any, index: Any, depth: int) -> str | None:
     samples = len(dataset) if hasattr(dataset, "__len__") else None
     for name in _LISTS:
         listed: Any = attributes.get(name)
-        if isinstance(listed, str | bytes) or not hasattr(listed, "__getitem__") or not hasattr(listed, "__len__"):
-            continue
-        if len(listed) == samples and (path := _as_path(listed[index])) is not None:
+        if _is_list(listed) and len(listed) == samples and (path := _as_path(listed[index])) is not None:
             return path
     inner = attributes.get("dataset")  # a data set around another one
     if inner is not None and hasattr(inner, "__len__") and len(inner) == samples:
         return _path_of(inner, index, depth - 1)
     return None
+
+
+def _is_list(listed: Any) -> bool:
+    """In memory, so that taking an entry reads nothing (an h5py.Dataset named `images` would)."""
+    return isinstance(listed, list | tuple) or (isinstance(listed, np.ndarray) and listed.dtype.kind in "USO")
 
 
 def _as_path(entry: Any) -> str | None:

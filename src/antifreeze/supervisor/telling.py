@@ -40,7 +40,7 @@ def sample_overdue(
 
 def was_at(entry: Entry, path: str | None) -> str:
     """Where a worker was when it ended, for the story."""
-    if entry.stage not in (Stage.FETCH, Stage.COLLATE, Stage.WRITE):
+    if entry.stage not in (Stage.FETCH, Stage.COLLATE, Stage.WRITE, Stage.SEND):
         return ""
     return f" while at {_sample(entry, path)} of batch {entry.batch} ({entry.stage.name.lower()})"
 
