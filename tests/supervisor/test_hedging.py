@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from antifreeze import DataLoader
+from antifreeze.supervisor import watch
 from antifreeze.supervisor.hedging import Piece
 from antifreeze.supervisor.policy import LATE_AT_LEAST_S, LATE_SAMPLE, LATE_TASK, is_late
 from antifreeze.supervisor.state import Ending, FreeSlot, Gather, Phase, PoolState, RowFailed, Send, TakenBack, TaskEnded, WorkerGone
@@ -184,6 +185,7 @@ class HeldUp(Dataset[Any]):
 
     def __init__(self) -> None:
         self.flags = mmap.mmap(-1, 16)
+        self.takes_s = 0.0
 
     def __len__(self) -> int:
         return COUNT
@@ -193,6 +195,7 @@ class HeldUp(Dataset[Any]):
             self.flags[0] = 1
             while not self.flags[1]:
                 time.sleep(0.01)
+        time.sleep(self.takes_s)
         return torch.full((64, 64), index), torch.rand(3)
 
     def let_go(self) -> None:
@@ -234,6 +237,24 @@ def test_order_and_bytes_are_those_without_a_hedge_though_the_late_worker_never_
     assert all(map(same, batches, expected))
     assert loader.report().hedges == 1
     assert any("loaded a second time" in line for line in loader.report().story)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("batch_size", [1, BATCH])
+def test_a_loser_that_meets_its_deadline_is_ended_and_no_sample_is_bad(
+    batch_size: int, held_up: HeldUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch was delivered long ago: nothing of it is left to blame."""
+    monkeypatch.setattr(watch, "HONEST_FACTOR", 0)
+    held_up.takes_s = 0.08
+    loader = DataLoader(
+        held_up, batch_size, num_workers=2, hedge=True, sample_timeout_s=1, multiprocessing_context="fork", timeout=30, prefetch_factor=1
+    )
+    seen = [index for batch in loader for index in batch[0][:, 0, 0].tolist()]
+    assert seen == list(range(COUNT))
+    report = loader.report()
+    assert (report.restarts, len(report.bad_samples)) == (1, 0)
+    assert report.hedges >= 1
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -578,7 +578,8 @@ class Pool:
         if self._whole_batch_calls:
             return True
         task = next((task for task in self.state.workers[number].queue if task.number == entry.task), None)
-        alone = task is not None and task.rows == 1 and self.contents[task.batch].divisible
+        content = None if task is None else self.contents.get(task.batch)  # of a task that lost, the batch may be delivered
+        alone = task is not None and task.rows == 1 and content is not None and content.divisible
         return entry.stage in (Stage.COLLATE, Stage.WRITE, Stage.SEND) and not alone
 
     def _samples_of(self, entry: Entry, whole: bool) -> str | None:
