@@ -122,12 +122,13 @@ def wrong_batches(batches: int, guarded: bool, **given: Any) -> int:
     try:
         for x, indices in loader:
             with torch.cuda.stream(side):
-                torch.cuda._sleep(400_000)  # about 0.2 ms: the copy runs after the batch is gone
+                torch.cuda._sleep(2_000_000)  # about 1 ms: the copy runs after the batch is gone
                 copied = x.to("cuda", non_blocking=True)
                 expected = indices.to("cuda", non_blocking=True)
                 waiting.append((copied != expected[:, None]).any())
             del x, indices
             if len(waiting) == 64:
+                side.synchronize()
                 wrong += int(torch.stack(waiting).sum())
                 waiting.clear()
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Batches on a device: what moves, what stays, and how far the loop is. A real GPU is looked at by benchmarks/gpu_check.py."""
+"""Batches on a device: what moves, what stays, and how far the loop is. A real GPU is looked at by benchmarks/gpu.py."""
 
 from __future__ import annotations
 
