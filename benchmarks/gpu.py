@@ -113,7 +113,7 @@ def captured() -> None:
 
 
 def wrong_batches(batches: int, guarded: bool, **given: Any) -> int:
-    """How many batches were overwritten before their copy, issued on a side stream behind slow work, had run."""
+    """How many batches were overwritten before what reads them, behind slow work (a pinned one's copy on a side stream), had run."""
     loader = DataLoader(Numbered(16 * batches, 1 << 14), batch_size=16, num_workers=4, **given)
     if not guarded:
         mark = PageLock.mark
@@ -121,14 +121,14 @@ def wrong_batches(batches: int, guarded: bool, **given: Any) -> int:
     side, wrong, waiting = torch.cuda.Stream(), 0, []
     try:
         for x, indices in loader:
-            with torch.cuda.stream(side):
-                torch.cuda._sleep(2_000_000)  # about 1 ms: the copy runs after the batch is gone
+            with torch.cuda.stream(torch.cuda.current_stream() if x.is_cuda else side):
+                torch.cuda._sleep(2_000_000)  # about 1 ms: what reads the batch runs after the loop has let it go
                 copied = x.to("cuda", non_blocking=True)
                 expected = indices.to("cuda", non_blocking=True)
                 waiting.append((copied != expected[:, None]).any())
             del x, indices
             if len(waiting) == 64:
-                side.synchronize()
+                torch.cuda.synchronize()
                 wrong += int(torch.stack(waiting).sum())
                 waiting.clear()
         torch.cuda.synchronize()
