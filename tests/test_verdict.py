@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antifreeze.verdict import Cause, Counted, verdict, waited_for
+from antifreeze.verdict import Cause, Counted, verdict, waited_for, waiting_now
 
 FINE = Counted(
     waited_s=0.0,
@@ -78,7 +78,14 @@ CASES = {
     "start-up though persistent": (replace(WAITS, startup_s=9.0, epochs=3, persistent=True), "has nothing loaded ahead of it"),
     "start-up of one epoch": (replace(WAITS, startup_s=9.0), "9.0 s until the first batch and after the last: a longer run pays that once"),
     "restarts": (replace(WAITS, restarts_s=9.0), "90% of it for workers that were replaced; the story says why they ended"),
-    "stalls": (replace(WAITS, stalls_s=9.0), "90% of it for samples that did not come; the story names the samples"),
+    "a stall that lasts": (
+        waiting_now(replace(FINE, waited_s=0.5), 20.0),
+        "the loop is waiting now, for 20.0 s; in all it waited 67% of the time (20.5 s of 30.5 s), 98% of it for samples that did not",
+    ),
+    "stalls": (
+        replace(WAITS, stalls_s=9.0),
+        "90% of it for samples that did not come; sample_timeout_s with on_bad_sample ends such waits",
+    ),
     "no workers": (
         replace(WAITS, workers=0, fetch_s=10.0),
         "__getitem__, which computes; num_workers=1 would do that beside the loop, about 2.0× as fast in all",
@@ -104,6 +111,14 @@ def test_the_largest_cause_comes_first_and_fetch_is_parted_by_cpu_time() -> None
     assert causes[Cause.COLLATE] == pytest.approx(6.0)
     assert causes[Cause.NO_CORE] == pytest.approx(5.0)
     assert next(iter(causes)) is Cause.WAITING
+
+
+def test_a_wait_that_goes_on_is_a_stall_only_where_it_is_far_longer_than_others() -> None:
+    assert waiting_now(WAITS, 0.9).blocked_s == WAITS.blocked_s + 0.9
+    assert waiting_now(replace(WAITS, batches=1), 50.0).blocked_s == WAITS.blocked_s + 50.0, "batches take as long as that"
+    assert waiting_now(WAITS, 50.0).stalls_s == 50.0
+    assert waiting_now(replace(FINE, batches=0), 50.0).startup_s == 50.0
+    assert waiting_now(WAITS, 50.0).longest_wait_s == 50.0
 
 
 seconds = st.floats(0, 1e6)

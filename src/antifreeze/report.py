@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import textwrap
+import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,14 +15,14 @@ from antifreeze.delivery.bad_samples import BadSampleRecord
 from antifreeze.delivery.growth import growth_finding
 from antifreeze.delivery.ledger import Ledger, Timing
 from antifreeze.supervisor.work import Costs
-from antifreeze.verdict import Counted, verdict, waited_for
+from antifreeze.verdict import Counted, verdict, waited_for, waiting_now
 
 _SHOWN_BAD = 10
 _LINE = 116
 _SHOWN_SHARE = 0.01
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """Times in seconds, sizes in bytes, shares from 0 to 1."""
 
@@ -56,6 +57,8 @@ class Report:
         """`cores`: how many this rank may use; `dataset` is looked at where workers have grown, for what makes them grow."""
         timing, costs = ledger.timing, ledger.costs
         counted = _counted(timing, costs, workers, cores, persistent)
+        if timing.waiting_since_ns is not None:
+            counted = waiting_now(counted, (time.perf_counter_ns() - timing.waiting_since_ns) / 1e9)
         return cls(
             epochs=timing.epochs,
             batches=timing.batches,
@@ -90,6 +93,9 @@ class Report:
         plain["bad_samples"] = [bad.as_dict() for bad in self.bad_samples]
         plain["story"] = list(self.story)
         return plain
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         width = max(len(name) for name, _ in self._rows())

@@ -14,13 +14,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 WAITING_MATTERS = 0.05
 WORKERS_ARE_IDLE = 0.6
 MOST_WAITING_WORKERS = 32
 WORTH_IT = 1.1
+A_STALL_S, A_STALL_TIMES = 1.0, 10.0
 
 
 class Cause(Enum):
@@ -58,6 +59,8 @@ class Counted:
     workers: int
     cores: int
     persistent: bool
+    waiting_now_s: float = 0.0
+    """Of waited_s, what the loop is at while it is asked."""
 
     @property
     def elapsed_s(self) -> float:
@@ -73,6 +76,21 @@ class Counted:
         if not self.workers or not self.elapsed_s:
             return None
         return min(1.0, self.work_s / (self.elapsed_s * self.workers))
+
+
+def waiting_now(counted: Counted, seconds: float) -> Counted:
+    """With the wait that is still going on: a stall, where it is far longer than those before it."""
+    more = replace(
+        counted,
+        waited_s=counted.waited_s + seconds,
+        waiting_now_s=seconds,
+        longest_wait_s=max(counted.longest_wait_s, seconds),
+    )
+    if not counted.batches:
+        return replace(more, startup_s=counted.startup_s + seconds)
+    if seconds > max(A_STALL_S, A_STALL_TIMES * counted.waited_s / counted.batches):
+        return replace(more, stalls_s=counted.stalls_s + seconds)
+    return replace(more, blocked_s=counted.blocked_s + seconds)
 
 
 def waited_for(counted: Counted) -> dict[Cause, float]:
@@ -112,6 +130,8 @@ def verdict(counted: Counted) -> str:
     causes = waited_for(counted)
     cause, seconds = next(iter(causes.items()))
     said = f"the loop waited {share:.0%} of the time ({_s(counted.waited_s)} of {_s(counted.elapsed_s)})"
+    if counted.waiting_now_s > A_STALL_S:
+        said = f"the loop is waiting now, for {_s(counted.waiting_now_s)}; in all it {said.removeprefix('the loop ')}"
     of_it = seconds / counted.waited_s if counted.waited_s else 0.0
     return f"{said}, {of_it:.0%} of it for {_NAMED[cause]}; {_advice(cause, counted)}"
 
@@ -135,7 +155,7 @@ def _advice(cause: Cause, counted: Counted) -> str:
     if cause is Cause.RESTARTS:
         return "the story says why they ended; sample_timeout_s bounds what a stuck sample costs"
     if cause is Cause.STALLS:
-        return "the story names the samples; sample_timeout_s with on_bad_sample ends such waits"
+        return "sample_timeout_s with on_bad_sample ends such waits; while one lasts, `antifreeze doctor PID` says what it is"
     if cause is Cause.HAND_OVER:
         per_batch_s = waited_for(counted)[cause] / max(1, counted.batches)
         return f"that is {_s(per_batch_s)} for each of {counted.batches:,} batches: larger batches need fewer of them"

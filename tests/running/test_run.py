@@ -7,7 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from programs import SQUARES, by_antifreeze, by_python, ended
@@ -282,6 +286,68 @@ def test_a_signal_asks_for_the_report_unless_the_script_uses_it(words: list[str]
     assert (process.returncode, out) == (0, "went on\n")
     assert ("antifreeze: so far: the loader, made at train.py:17, over Squares" in err) == (not words)
     assert "at the end" not in err
+
+
+STUCK = (
+    SQUARES
+    + """
+import time
+
+class Stuck(Squares):
+    def __getitem__(self, index):
+        if index == 9:
+            time.sleep(600)
+        return super().__getitem__(index)
+
+for batch in DataLoader(Stuck(), batch_size=4, num_workers=2):
+    print("batch", flush=True)
+"""
+)
+
+
+def test_a_loop_that_waits_says_for_whom_when_it_is_asked_and_ends_as_python_does(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(STUCK)
+    command = [sys.executable, "-m", "antifreeze", "run", "--report-signal", "USR2", "train.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["batch\n"] * 2
+        with _asked_again_and_again(process):  # the first time may be before the loop waits, or the worker is there
+            said = _until(process.stderr, "in __getitem__")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert "antifreeze: so far: the loader, made at train.py" in said
+    assert "sample 9 of batch 2 (fetch)" in said
+    assert 'train.py", line 21 in __getitem__' in said
+    assert process.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in err
+    assert "antifreeze: at the end: the loader, made at train.py" in err
+
+
+@contextmanager
+def _asked_again_and_again(process: subprocess.Popen[str]) -> Iterator[None]:
+    enough = threading.Event()
+
+    def ask() -> None:
+        while not enough.wait(0.3):
+            process.send_signal(signal.SIGUSR2)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        asking.join()
+
+
+def _until(stream: TextIO, words: str) -> str:
+    lines = ""
+    for line in stream:
+        lines += line
+        if words in line:
+            break
+    return lines
 
 
 def test_without_torch_nothing_is_loaded_and_nothing_said(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import copy
+import time
 import weakref
 from array import array
 from collections import deque
@@ -728,6 +729,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if batch.phase is Phase.HOLED and not batch.bad_rows:
             batch.phase = Phase.READY
         return batch.phase is not Phase.HOLED
+
+    def waiting_now(self) -> str | None:
+        """What everybody is doing, where the loop waits at this moment; may be asked from a signal handler."""
+        since_ns = self._ledger.timing.waiting_since_ns
+        if since_ns is None or self._closed or not self._in_flight or not isinstance(self.pool, Pool):
+            return None
+        return self.pool.describe_wait(self._waiting_for(), (time.perf_counter_ns() - since_ns) / 1e9)
 
     def state_dict(self) -> dict[str, Any]:
         return self.cursor.state(self._generators)

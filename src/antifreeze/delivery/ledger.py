@@ -22,6 +22,7 @@ class Timing:
     delivered_bytes: int = 0
     first_batch_ns: int | None = None
     longest_wait_ns: int = 0
+    waiting_since_ns: int | None = None  # on the clock of perf_counter; None while the user's code runs
     startup_ns: int = 0
     restarts_ns: int = 0
     stalls_ns: int = 0
@@ -74,7 +75,7 @@ class LoopClock:
             self._made_in = time.perf_counter_ns() - self._began_at
 
     def enter(self) -> None:
-        self._entered_at = time.perf_counter_ns()
+        self._entered_at = self._timing.waiting_since_ns = time.perf_counter_ns()
         if self._left_at is not None:
             self._timing.loop_ns += self._entered_at - self._left_at
 
@@ -93,6 +94,7 @@ class LoopClock:
         elif waited > LONG_WAIT_NS:
             self._long(waited)
         timing.waited_ns += waited
+        timing.waiting_since_ns = None
         timing.longest_wait_ns = max(timing.longest_wait_ns, waited)
         self._left_at = now
 

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing import util
@@ -31,15 +32,26 @@ _LATE = -100  # after multiprocessing has ended and joined what it started
 
 @dataclass(frozen=True)
 class Entry:
-    """Holds the loader's ledger, not the loader: it may die when it likes."""
+    """Holds the loader's ledger, not the loader, nor its iterators: they may die when they like."""
 
     made_at: str
     over: str
     ledger: Ledger
-    report: Callable[[], Report]
+    loader: weakref.ref[Any]
+    iterators: weakref.WeakSet[Any]
+    without_loader: Callable[[], Report]
+
+    def report(self) -> Report:
+        loader = self.loader()
+        return self.without_loader() if loader is None else loader.report()
+
+    def waiting_now(self) -> list[str]:
+        told = [iterator.waiting_now() for iterator in list(self.iterators)]
+        return [f"  {line}" for text in told if text for line in text.splitlines()]
 
     def worth_telling(self) -> bool:
-        return self.ledger.timing.batches > 0 or bool(self.ledger.bad_samples)
+        timing = self.ledger.timing
+        return timing.batches > 0 or timing.waited_ns > 0 or timing.waiting_since_ns is not None or bool(self.ledger.bad_samples)
 
 
 class Roll:
@@ -67,7 +79,7 @@ class Roll:
             self._uncounted += 1
             return
         over = type(loader.dataset).__name__
-        self._entries.append(Entry(_made_at(loader), over, loader._ledger, loader._reporter()))
+        self._entries.append(Entry(_made_at(loader), over, loader._ledger, weakref.ref(loader), loader._open, loader._reporter()))
 
     def told(self) -> list[Entry]:
         return [entry for entry in self._entries if self._pid == os.getpid() and entry.worth_telling()]
@@ -79,6 +91,7 @@ class Roll:
             which = f"loader {number} of {len(told)}" if len(told) > 1 else "the loader"
             lines.append(f"antifreeze: {rank}{when}: {which}, made at {entry.made_at}, over {entry.over}")
             lines += str(entry.report()).splitlines()[1:]
+            lines += entry.waiting_now()
         left_out = len(told) - SHOWN + self._uncounted
         if left_out > 0:
             lines.append(f"antifreeze: … and {left_out} loaders more")

@@ -343,12 +343,20 @@ class Pool:
         if (result := found()) is not None:
             return result
         began_s = time.monotonic()
+        try:
+            return self._wait_long(found, waiting_for, timeout_s, began_s)
+        except BaseException:
+            self.costs.stalls += 1  # whoever waited got nothing
+            raise
+        finally:
+            self.costs.blocked_s += time.monotonic() - began_s
+
+    def _wait_long(self, found: Callable[[], Any], waiting_for: Callable[[], str] | str, timeout_s: float | None, began_s: float) -> Any:
         reports = 0
         while True:
             self._perform(self.state.recalls())
             self._drain(self._tick_s if timeout_s is None else min(self._tick_s, timeout_s))
             if (result := found()) is not None:
-                self.costs.blocked_s += time.monotonic() - began_s
                 return result
             waited_s = time.monotonic() - began_s
             reason = waiting_for if isinstance(waiting_for, str) else waiting_for()
