@@ -17,6 +17,7 @@ HANDLE = (
 )
 LINES = "class L(IterableDataset):\n    def __iter__(self):\n        yield from open('x')\n"
 GPU = "class D(Dataset):\n    def __getitem__(self, i):\n        return self.x[i].to(device)\n"
+LOADS = "class D(Dataset):\n    def __init__(self, paths):\n        self.x = {}\n"
 GET = "class D(Dataset):\n  def __getitem__(self, i):\n"
 LAMBDA = "DataLoader(ds, 2, num_workers=1, collate_fn=lambda x: x{})"
 
@@ -61,6 +62,13 @@ def codes(text: str, start: str = "fork") -> list[str]:
         (LAMBDA.format(""), []),
         (LAMBDA.format(", multiprocessing_context='spawn'"), ["no-main-guard", "not-picklable-under-spawn"]),
         ("import antifreeze\nantifreeze." + LAMBDA.format(", multiprocessing_context='spawn'"), []),
+        # loading in __init__
+        (LOADS.format("[Image.open(p) for p in paths]"), ["data-loaded-in-init"]),
+        (LOADS.format("[Image.open(p).size for p in paths]"), []),
+        (LOADS.format("[len(Image.open(p).getbands()) for p in paths]"), []),
+        (LOADS.format("{k: torch.load(k) for k in ('x', 'y')}"), []),
+        (LOADS.format("np.load('all.npy')"), []),
+        (LOADS.format("[np.load(p, mmap_mode='r') for p in paths]"), []),
         # loops
         (
             GET + "    while True:\n      c = f.read(9)\n      if not c:\n        break\n    return c",

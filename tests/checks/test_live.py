@@ -171,6 +171,12 @@ def test_bad_samples() -> None:
     assert codes(loader(Fetching(fetch=lambda i: torch.zeros(i + 1)))) == ["samples-do-not-collate"]
     assert codes(loader(Fetching(fetch=lambda i: lambda: i), collate_fn=list)) == ["batch-not-picklable"]
 
+    def refuse(worker: int) -> None:
+        raise OSError("no such disk")
+
+    (found,) = antifreeze.check(loader(Plain(), worker_init_fn=refuse)).findings
+    assert found.code == "sample-raises" and "no such disk" in found.verdict
+
 
 def test_a_sample_that_hangs_or_kills_is_contained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antifreeze.checks.live.samples.LIMIT_S", 0.5)

@@ -43,6 +43,11 @@ class Ragged(Small):
     def __getitem__(self, i): return torch.zeros(i + 1)
 class Empty(Small):
     def __len__(self): return 0
+class Unknown(Small):
+    def __len__(self): raise RuntimeError("not counted yet")
+class Once(IterableDataset):
+    def __init__(self): self.items = iter([torch.zeros(2)] * 200)
+    def __iter__(self): return self.items
 class Stream(IterableDataset):
     def __iter__(self):
         info = get_worker_info()
@@ -50,6 +55,7 @@ class Stream(IterableDataset):
         return iter(torch.tensor([float(n)]) for n in range(first, 300, step))
 def collate(samples): return [s[1] for s in samples]
 
+unknown, once = Unknown(), Once()
 small, sleepy, bad, never, kills, ragged, empty, stream, number = Small(), Sleepy(), Bad(), Never(), Kills(), Ragged(), Empty(), Stream(), 3
 loader = DataLoader(small, batch_size=8, num_workers=1, collate_fn=collate, drop_last=True)
 def step(batch): time.sleep(0.001)
@@ -147,6 +153,8 @@ def test_bad_samples_can_be_left_out(folder: Path, capsys: pytest.CaptureFixture
         (["data_for_profile:kills"], "it died (exit code 3)"),
         (["data_for_profile:ragged"], "samples do not make a batch"),
         (["data_for_profile:empty"], "gave no sample"),
+        (["data_for_profile:unknown"], "the length of data_for_profile:unknown is not known: RuntimeError: not counted yet"),
+        (["data_for_profile:once"], "a stream that can be read once cannot be measured"),
         (["data_for_profile:small", "--step", "data_for_profile:number"], "is no function of a batch"),
         (["data_for_profile:small", "--step", "data_for_profile:bad_step"], "the step raises RuntimeError: no model"),
         (["data_for_profile:small", "--step", "data_for_profile:step", "--step-ms", "3"], "say the same twice"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import Any
 
 import pytest
 
 from antifreeze.profiling.compare import Change, changes
-from antifreeze.profiling.gil import SWITCH_S, share_of
+from antifreeze.profiling.gil import SWITCH_S, gil_share, share_of
 from antifreeze.profiling.model import Kind, Place, Profile, Samples, Trial
 from antifreeze.profiling.recommend import limit_of, needed_workers, next_count, next_with_step, recommend
 from antifreeze.profiling.text import bins
@@ -68,6 +70,13 @@ def test_the_line_keeps_the_arguments_and_the_gain_is_against_what_is_used_now()
     assert advice.line.startswith("loader = antifreeze.DataLoader(dataset, batch_size=32, shuffle=True, collate_fn=pad, num_workers=2")
     assert advice.gain == 2.0
     assert recommend(profile({0: 50}, present=None)).gain is None
+
+
+def test_where_the_present_loader_is_the_fastest_it_stays() -> None:
+    advice = recommend(profile({0: 50, 2: 100}, present=trial(0, 150, kind=Kind.TORCH)))
+    assert advice.line == "loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=0)"
+    assert advice.gain == 1.0 and "leave it as it is" in advice.why
+    assert recommend(profile({0: 50, 2: 148}, present=trial(0, 150, kind=Kind.TORCH))).chosen.kind is Kind.PROCESS
 
 
 def test_depth_leaves_its_default_only_for_a_clear_difference() -> None:
@@ -170,11 +179,18 @@ def test_rates_come_with_their_uncertainty() -> None:
 
 def test_the_gil_is_told_from_lateness() -> None:
     idle, taken = [0.0001] * 60, [SWITCH_S] * 60
-    assert share_of(idle, idle) == 0.0
-    assert share_of(idle, taken) == 1.0
-    assert share_of(idle, idle[:30] + taken[:30]) == 0.5
-    assert share_of(taken, taken) is None  # too busy a machine
-    assert share_of(idle, taken[:5]) is None  # too few looks
+    assert share_of(idle, taken, idle) == 0.0
+    assert share_of(idle, taken, taken) == 1.0
+    assert share_of(idle, taken, idle[:30] + taken[:30]) == 0.5
+    assert share_of(taken, taken, taken) is None  # too busy a machine: held looks like idle
+    assert share_of(idle, taken, taken[:5]) is None  # too few looks
+
+
+def test_the_gil_of_real_work() -> None:
+    """Where this machine can tell at all, a sleep is told from a loop in plain Python."""
+    sleeping, computing = gil_share(lambda: time.sleep(0.01), 0.4), gil_share(lambda: list(map(str, range(1000))), 0.4)
+    assert sleeping is None or computing is None or sleeping < computing
+    assert sys.getswitchinterval() == pytest.approx(0.005)
 
 
 def test_memory_of_a_worker_is_without_the_batches() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from typing import Any
 
+from antifreeze.checks.errors import NotCheckable
 from antifreeze.doctor.findings.model import Finding, Severity
 from antifreeze.doctor.findings.words import plural
 from antifreeze.doctor.report.as_json import plain
@@ -82,6 +84,10 @@ def check(target: Any, *, fetch: bool = True) -> Checked:
 
     A few samples are fetched in forked children with a deadline, as workers would (`fetch=False`: none).
     """
+    if not sys.platform.startswith("linux"):
+        raise NotCheckable(
+            f"a live object can be checked on Linux only (fork, /proc), not on {sys.platform}; `antifreeze check SCRIPT` works here"
+        )
     from antifreeze.checks.live.probe import probe
     from antifreeze.checks.live.subject import subject_of
     from antifreeze.checks.machine import read_surroundings

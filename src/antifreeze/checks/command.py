@@ -16,7 +16,6 @@ from antifreeze.checks.code.program import Program, read_program
 from antifreeze.checks.code.rule import RULES
 from antifreeze.checks.code.rules_page import rule_text, rules_page
 from antifreeze.checks.errors import NotCheckable
-from antifreeze.checks.machine import Needs, machine_findings, read_surroundings
 from antifreeze.doctor.findings.model import Finding
 from antifreeze.doctor.findings.words import plural
 from antifreeze.doctor.report.page import write_whole
@@ -73,8 +72,10 @@ def check_script(path: str, *, machine: bool = True) -> Checked:
 def _of_machine(program: Program) -> list[Finding]:
     """What this machine means for the loaders of the script; a number of workers that is not known counts as one."""
     asked = [(call, call.constant("num_workers", 0)) for call in program.loaders if call.has_workers]
-    if not asked:
+    if not asked or not sys.platform.startswith("linux"):
         return []
+    from antifreeze.checks.machine import Needs, machine_findings, read_surroundings
+
     workers = max(number if isinstance(number, int) else 1 for _, number in asked)
     return list(machine_findings(read_surroundings(), Needs(workers, is_ours=all(call.is_ours for call, _ in asked))))
 

@@ -111,7 +111,7 @@ def _step(args: argparse.Namespace) -> Callable[[Any], Any] | None:
 
 
 def _show(profile: Profile, advice: Recommendation, before: dict[str, Any] | None, args: argparse.Namespace) -> None:
-    found = json.loads(json.dumps(profile.as_dict(), default=plain))
+    found = json.loads(json.dumps(profile.as_dict(), default=plain, allow_nan=False))
     compared = changes(before, found) if before is not None else []
     if args.json:
         told = {"workers": advice.chosen.workers, "line": advice.line, "gain": advice.gain, "why": advice.why, "step": advice.step}

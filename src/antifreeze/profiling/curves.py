@@ -45,7 +45,7 @@ def histogram(title: str, axes: tuple[str, str], found: Sequence[tuple[float, fl
     for number, (low, _, many) in enumerate(found):
         x, y = LEFT + number * width, _down(many, high[-1])
         body.append(f'<rect class="part0" x="{x + 0.15:.2f}%" y="{y:.1f}" width="{width - 0.3:.2f}%" height="{HEIGHT - BOTTOM - y:.1f}"/>')
-        if number % max(1, math.ceil(len(found) / 3)) == 0 and number <= 0.7 * len(found):
+        if number == 0 or (number == len(found) // 2 and len(found) > 3):
             body.append(_tick(x, x_text(low), "start"))
     if found:
         body.append(_tick(RIGHT, x_text(found[-1][1]), "end"))

@@ -45,14 +45,17 @@ def measure(workload: Workload, plan: Plan, tell: Tell) -> Profile:
     samples = measure_samples(workload, plan.each_s)
     notes = _other_work()
     size = _bearable_size(workload, samples.mean_s, plan.each_s, notes)
-    run = _Runner(workload, plan, tell, size)
+    run = _Runner(workload, plan, tell, size, is_slow=samples.mean_s > plan.each_s / 4)
+    if run.is_slow:
+        notes.append("samples are slow, so each trial ran once, and depth and batch size were not tried")
     memory = available_memory_bytes() or 0
     trials: list[Trial] = []
     count = next_count(trials, usable_cores(), samples.cpu_share, plan.most_workers, memory)
     while count is not None:
         trials.append(run(Kind.PROCESS if count else Kind.INLINE, count))
         count = next_count(trials, usable_cores(), samples.cpu_share, plan.most_workers, memory)
-    trials = [faster(trial, run(trial.kind, trial.workers)) for trial in trials]
+    if not run.is_slow:
+        trials = [faster(trial, run(trial.kind, trial.workers)) for trial in trials]
     best = max(trials, key=lambda trial: trial.rate)
     if threads_are_there() and best.workers:
         trials.append(run(Kind.THREAD, best.workers))
@@ -81,6 +84,8 @@ def _around(profile: Profile, run: _Runner, plan: Plan) -> Profile:
     chosen = recommend(profile).chosen
     depths: list[Trial] = []
     sizes: list[Trial] = []
+    if run.is_slow:
+        return _with_step(profile, run, plan) if plan.step is not None or plan.step_s is not None else profile
     if chosen.workers:
         depths = [run(chosen.kind, chosen.workers, prefetch=depth) for depth in DEPTHS]
     if "batch_sampler" not in dict(profile.arguments) and run.size is not None:
@@ -105,7 +110,8 @@ def _present(workload: Workload, run: _Runner, notes: list[str]) -> Trial | None
     if workload.skip_bad:
         notes.append("torch's own loader was not measured: it stops at the first bad sample")
         return None
-    return faster(run(Kind.TORCH, workload.present_workers), run(Kind.TORCH, workload.present_workers))
+    once = run(Kind.TORCH, workload.present_workers)
+    return once if run.is_slow else faster(once, run(Kind.TORCH, workload.present_workers))
 
 
 def faster(one: Trial, other: Trial) -> Trial:
@@ -121,8 +127,8 @@ def _other_work() -> list[str]:
 
 
 class _Runner:
-    def __init__(self, workload: Workload, plan: Plan, tell: Tell, size: int | None) -> None:
-        self.workload, self.plan, self.tell, self.size = workload, plan, tell, size
+    def __init__(self, workload: Workload, plan: Plan, tell: Tell, size: int | None, is_slow: bool) -> None:
+        self.workload, self.plan, self.tell, self.size, self.is_slow = workload, plan, tell, size, is_slow
 
     def __call__(self, kind: Kind, workers: int, **options: Any) -> Trial:
         options.setdefault("batch_size", self.size)

@@ -61,7 +61,7 @@ class Trial:
     rate: float
     """Samples per second."""
     spread: float
-    """The standard error of the rate, as a share of it."""
+    """The standard error of the rate, as a share of it; 1 where it is not known."""
     batches: int
     seconds: float
     first_batch_s: float

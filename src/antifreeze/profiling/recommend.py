@@ -117,6 +117,8 @@ def _wanted_rate(profile: Profile) -> float | None:
 def _choose(profile: Profile, wanted: float | None) -> tuple[Trial, str]:
     fitting = [trial for trial in profile.trials if not _too_large(trial, profile.place.memory_available)] or list(profile.trials[:1])
     best = max(fitting, key=lambda trial: trial.rate)
+    if wanted is None and profile.present is not None and profile.present.rate > best.rate * BETTER:
+        return profile.present, "faster than all that was tried: leave it as it is"
     tried = _chosen_with_step(profile)
     if wanted is not None and tried is not None:
         fed = any(trial.workers == tried.workers and (trial.waited_share or 0.0) <= WAITS_LITTLE for trial in profile.with_steps)
@@ -131,7 +133,8 @@ def _choose(profile: Profile, wanted: float | None) -> tuple[Trial, str]:
     chosen = _fewest(fitting, best)
     if chosen.workers == best.workers:
         return chosen, "the fastest that was measured"
-    return chosen, f"as fast as {best.workers} workers to within 5 %, with fewer processes"
+    more = "1 worker" if best.workers == 1 else f"{best.workers} workers"
+    return chosen, f"as fast as {more} to within 5 %, with fewer processes"
 
 
 def next_with_step(profile: Profile) -> Trial | None:
@@ -182,7 +185,8 @@ def _line(profile: Profile, chosen: Trial, depth: Trial | None) -> str:
         words.append("persistent_workers=True")
     if depth is not None:
         words.append(f"prefetch_factor={depth.prefetch}")
-    return f"loader = antifreeze.DataLoader(dataset, {', '.join(words)})"
+    name = "torch.utils.data.DataLoader" if chosen.kind is Kind.TORCH else "antifreeze.DataLoader"
+    return f"loader = {name}(dataset, {', '.join(words)})"
 
 
 def needed_workers(profile: Profile) -> int | None:

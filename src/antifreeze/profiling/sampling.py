@@ -153,7 +153,7 @@ def _loads(workload: Workload) -> Iterator[tuple[int, Callable[[], Any]]]:
 def _again(workload: Workload, tally: _Tally) -> Callable[[], None]:
     if workload.subject.is_iterable:
         streams = _endless(workload.subject.dataset)
-        return lambda: next(streams)
+        return lambda: next(streams, None)
     indices = cycle([index for _, index in tally.times])
 
     def load() -> None:

@@ -42,6 +42,8 @@ def text_lines(profile: Profile, advice: Recommendation, compared: Sequence[Chan
 
 
 def verdict(profile: Profile, advice: Recommendation) -> str:
+    if advice.chosen.kind is Kind.TORCH:
+        return f"{present_text(profile)}: {rate_text(advice.rate)} ({advice.why})"
     gain = f", {advice.gain:.1f} × {present_text(profile)}" if advice.gain is not None else ""
     return f"{kind_text(advice.chosen)}: {rate_text(advice.rate)}{gain} ({advice.why})"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from antifreeze.checks.errors import NotCheckable
 from antifreeze.checks.live.samples import leaves_of
 from antifreeze.doctor.facts.names import WORKER_NAMES
 from antifreeze.doctor.facts.proc import read_stat, read_text
@@ -66,7 +67,11 @@ class _Loop:
             batch = next(self._iterator)
         except StopIteration:
             self._iterator = iter(self._loader)
-            batch = next(self._iterator)
+            batch = next(self._iterator, None)
+            if batch is None:
+                raise NotCheckable(
+                    "it gives no batch when it is iterated again: a stream that can be read once cannot be measured"
+                ) from None
         self.waited_s += time.perf_counter() - began
         self.samples += rows_of(batch, self._rows)
         return batch
@@ -117,7 +122,7 @@ def _run(
         if loaded is not None and step is None:  # what was ready before the clock started must not count
             rate = min(rate, ((_loaded(loader, kind) or 0) - loaded) / elapsed or rate)
         tell(f"{name}: {rate:,.0f} samples/s")
-        if batches > 2 and (elapsed > limit_s or (elapsed > LEAST_S and spread < SURE and batches >= 2 * _BLOCKS)):
+        if elapsed > 3 * limit_s or (batches > 2 and elapsed > limit_s) or (elapsed > LEAST_S and spread < SURE and batches >= 2 * _BLOCKS):
             break
     late = _mean_memory(pids)
     costs = _costs(loader, kind)
@@ -127,7 +132,7 @@ def _run(
         batch_size=size,
         prefetch=prefetch,
         rate=rate,
-        spread=spread,
+        spread=min(spread, 1.0),
         batches=batches,
         seconds=elapsed,
         first_batch_s=first_s,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import RandomSampler, SequentialSampler
+import torch
+from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
+from antifreeze.checks.errors import NotCheckable
 from antifreeze.checks.live.subject import Subject, is_iterable_dataset, subject_of
 from antifreeze.loader import DataLoader
 from antifreeze.profiling.model import Kind
@@ -47,12 +50,26 @@ class Workload:
             options["persistent_workers"] = True
         if workers and prefetch is not None:
             options["prefetch_factor"] = prefetch
+        if not self.subject.is_iterable and not {"sampler", "batch_sampler"} & options.keys():
+            options["sampler"] = Repeating(self.length or 0, shuffled=options.pop("shuffle", False))
         if kind is Kind.TORCH:
             return TorchDataLoader(self.subject.dataset, **options, timeout=SAMPLE_LIMIT_S if workers else 0)
         if kind is Kind.THREAD:
             options["workers"] = "thread"
         bad = "skip" if self.skip_bad else "raise"
         return DataLoader(self.subject.dataset, **options, on_bad_sample=bad, sample_timeout_s=SAMPLE_LIMIT_S, stall_report_s=None)
+
+
+class Repeating(Sampler[int]):
+    """Pass after pass without end, so that small data sets are not measured by how fast epochs begin."""
+
+    def __init__(self, length: int, shuffled: bool) -> None:
+        self.length = length
+        self.shuffled = shuffled
+
+    def __iter__(self) -> Iterator[int]:
+        while self.length:
+            yield from torch.randperm(self.length).tolist() if self.shuffled else range(self.length)
 
 
 def threads_are_there() -> bool:
@@ -62,11 +79,20 @@ def threads_are_there() -> bool:
 def workload_of(target: Any, name: str, batch_size: int | None, skip_bad: bool = False) -> Workload:
     """`batch_size` overrides the loader's; without either it is DEFAULT_BATCH."""
     subject = subject_of(target)
+    if not subject.is_iterable:
+        _check_length(subject.dataset, name)
     if not isinstance(target, TorchDataLoader):
         shuffled = {} if is_iterable_dataset(target) else {"shuffle": True}
         return Workload(name, subject, batch_size or DEFAULT_BATCH, dict(shuffled), 0, skip_bad)
     size = batch_size or subject.batch_size
     return Workload(name, subject, size, _options(target, keep_batches=batch_size is None), target.num_workers, skip_bad)
+
+
+def _check_length(dataset: Any, name: str) -> None:
+    try:
+        len(dataset)
+    except Exception as error:
+        raise NotCheckable(f"the length of {name} is not known: {type(error).__name__}: {error}") from None
 
 
 def _options(loader: Any, keep_batches: bool) -> dict[str, Any]:

@@ -81,6 +81,8 @@ def data_loaded_in_init(program: Program) -> Iterator[Alarm]:
 
 def _stored_decode(module: Module, loop: ast.AST) -> ast.Call | None:
     """A decoder that a loop calls for each file, and whose result is kept in `self` or a list; not one that is only asked for its size."""
+    if _is_short(module, loop):
+        return None
     if isinstance(loop, (ast.ListComp, ast.DictComp)):
         kept = [loop.elt] if isinstance(loop, ast.ListComp) else [loop.value]
     elif isinstance(loop, (ast.For, ast.AsyncFor, ast.While)):
@@ -99,6 +101,12 @@ def _stored_decode(module: Module, loop: ast.AST) -> ast.Call | None:
                 if call is not None and isinstance(item.optional_vars, ast.Name):
                     tainted[item.optional_vars.id] = call
     return next((call for value in kept if (call := _decode_in(module, value, tainted)) is not None), None)
+
+
+def _is_short(module: Module, loop: ast.AST) -> bool:
+    """Over a few things that are written out: `for split in ("train", "val")`."""
+    iterated = loop.generators[0].iter if isinstance(loop, (ast.ListComp, ast.DictComp)) else getattr(loop, "iter", None)
+    return isinstance(iterated, ast.expr) and isinstance(module.value_of(iterated), (ast.Tuple, ast.List, ast.Dict, ast.Set))
 
 
 def _kept_values(loop: ast.AST) -> Iterator[ast.expr]:

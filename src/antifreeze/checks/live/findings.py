@@ -91,9 +91,9 @@ def samples(subject: Subject, looks: Sequence[Asked[Look]], generators: Sequence
 
 
 def _no_answer(worker: int, trouble: str) -> Finding:
-    frozen = "within" in trouble
+    code = "sample-never-comes" if "did not answer" in trouble else "sample-kills" if trouble.startswith("it died") else "sample-raises"
     return finding(
-        "sample-never-comes" if frozen else "sample-kills",
+        code,
         f"in a forked process, as a worker is, loading the first samples failed: {trouble}",
         evidence=[f"tried as worker {worker}"],
         advice=["`antifreeze.DataLoader(…, sample_timeout_s=30)` names the sample and the line", "try dataset[0] in this process"],
