@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
+import signal
 import sqlite3
 import sys
 import threading
@@ -216,6 +217,18 @@ def test_a_child_answers_raises_dies_or_is_ended() -> None:
     assert ask_child(lambda: os._exit(3), 10).trouble == "it died (exit code 3)"
     assert "did not answer" in ask_child(lambda: time.sleep(60), 0.3).trouble
     assert "SystemExit" in ask_child(sys.exit, 10).trouble
+
+
+def test_ctrl_c_while_a_child_is_asked_leaves_no_child(tmp_path: Path) -> None:
+    def slow() -> None:
+        (tmp_path / "child").write_text(str(os.getpid()))
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        ask_child(slow, 30)
+    with pytest.raises(ChildProcessError):  # it was reaped
+        os.waitpid(int((tmp_path / "child").read_text()), os.WNOHANG)
 
 
 def test_a_child_that_ignores_everything_and_has_children_is_ended_with_them(tmp_path: Path) -> None:

@@ -42,10 +42,11 @@ def ask_child(question: Callable[[], Any], limit_s: float) -> Asked[Any]:
         _be_the_child(question, (answer_read, lifeline_write), answer_write, lifeline_read)
     os.close(answer_write)
     os.close(lifeline_read)
+    ended: int | None = None
     try:
         content = _receive(answer_read, limit_s)
+    finally:  # also on Ctrl-C
         ended = _end(pid)
-    finally:
         os.close(answer_read)
         os.close(lifeline_write)
     if content is None:
