@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
@@ -243,3 +244,32 @@ def test_a_child_that_ignores_everything_and_has_children_is_ended_with_them(tmp
     while os.path.exists(f"/proc/{grandchild}") and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not os.path.exists(f"/proc/{grandchild}")
+
+
+# --- ranks ---
+
+RANK = """
+import sys, torch, torch.distributed as dist, antifreeze
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+class Lines(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        return iter(range(info.id, 1000, info.num_workers))
+class ByRank(IterableDataset):
+    def __iter__(self):
+        info, ranks = get_worker_info(), dist.get_world_size()
+        return iter(range(dist.get_rank() * info.num_workers + info.id, 1000, ranks * info.num_workers))
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+for kind in (Lines, ByRank):
+    print([each.code for each in antifreeze.check(DataLoader(kind(), batch_size=2, num_workers=2)).findings])
+dist.barrier()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.limit(120)
+def test_a_stream_that_every_rank_repeats(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RANK, str(tmp_path / "store")]
+    both = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in (0, 1)]
+    said = [process.communicate(timeout=100)[0].splitlines() for process in both]
+    assert said == [["['iterable-not-split-by-rank']", "[]"]] * 2

@@ -172,7 +172,9 @@ def test_bad_samples_can_be_left_out(folder: Path, capsys: pytest.CaptureFixture
 def test_bad_input_is_2_and_a_sentence(
     words: list[str], sentence: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("antifreeze.profiling.sampling.SAMPLE_LIMIT_S", 0.5)
+    if "never" in words[0]:
+        monkeypatch.setattr("antifreeze.profiling.sampling.SAMPLE_LIMIT_S", 0.3)
+        monkeypatch.setattr("antifreeze.profiling.sampling.OTHERS_S", 0.3)
     assert main(["profile", *words, *QUICK]) == 2
     assert sentence in capsys.readouterr().err
 

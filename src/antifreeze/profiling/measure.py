@@ -46,6 +46,7 @@ def measure(workload: Workload, plan: Plan, tell: Tell) -> Profile:
     notes = _other_work()
     size = _bearable_size(workload, samples.mean_s, plan.each_s, notes)
     run = _Runner(workload, plan, tell, size, is_slow=samples.mean_s > plan.each_s / 4)
+    step_s = run.time_step(plan.step) if plan.step is not None else plan.step_s  # now: one that raises should say so at once
     if run.is_slow:
         notes.append("samples are slow, so each trial ran once, and depth and batch size were not tried")
     memory = available_memory_bytes() or 0
@@ -73,7 +74,7 @@ def measure(workload: Workload, plan: Plan, tell: Tell) -> Profile:
         samples=samples,
         trials=tuple(trials),
         present=present,
-        step_s=plan.step_s,
+        step_s=step_s,
         notes=tuple(notes),
     )
     return _around(profile, run, plan)
@@ -95,8 +96,7 @@ def _around(profile: Profile, run: _Runner, plan: Plan) -> Profile:
 
 
 def _with_step(profile: Profile, run: _Runner, plan: Plan) -> Profile:
-    """The step's own time, and then the loader with the step between batches; with more workers while the loop waits."""
-    profile = replace(profile, step_s=run.time_step(plan.step) if plan.step is not None else plan.step_s)
+    """The loader with the step between batches; with more workers while the loop waits."""
     step = plan.step or (lambda batch: time.sleep(plan.step_s or 0.0))
     following = recommend(profile).chosen if run.size == profile.batch_size else None
     while following is not None:
