@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from torch.utils.data import default_collate
 
-from antifreeze.slots.layout import ALIGNMENT, Irregular, LeafKind, RowLayout, learn, transpose, write_column
+from antifreeze.slots.layout import ALIGNMENT, Irregular, LeafKind, RowLayout, learn, transpose, write_column, write_sample
 
 from .same import assert_same
 
@@ -28,12 +28,24 @@ class Pair(NamedTuple):
 
 
 def through_rows(layout: RowLayout, samples: list[Any]) -> Any:
-    """As the workers and the parent do it, by way of one buffer."""
+    """As the workers and the parent do it, by way of one buffer: all samples together, and each by itself."""
     rows = len(samples)
-    buffer = bytearray(max(1, layout.offsets(rows)[-1]))
-    into = layout.columns(buffer, rows)
-    for leaf, column, parts in zip(layout.leaves, into, transpose(layout, samples), strict=True):
-        write_column(leaf, column, parts)
+    buffer, other = (bytearray(max(1, layout.offsets(rows)[-1])) for _ in range(2))
+    irregular: list[Irregular] = []
+    try:
+        for leaf, column, parts in zip(layout.leaves, layout.columns(buffer, rows), transpose(layout, samples), strict=True):
+            write_column(leaf, column, parts)
+    except Irregular as error:
+        irregular.append(error)
+    try:
+        for row, sample in enumerate(samples):
+            write_sample(layout, layout.columns(other, rows), row, sample)
+    except Irregular as error:
+        irregular.append(error)
+    assert len(irregular) in (0, 2), irregular
+    if irregular:
+        raise irregular[0]
+    assert buffer == other
     return layout.assemble(layout.columns(buffer, rows))
 
 

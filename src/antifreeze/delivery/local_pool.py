@@ -46,8 +46,8 @@ class _LocalMaker(SampleMaker):
         self._ring = ring
         self._slot: int | None = None  # of a task that came without one
 
-    def write_rows(self, task: fetch.Task, layout: RowLayout, samples: list[Any], first_row: int) -> None:
-        super().write_rows(self._with_slot(task), layout, samples, first_row)
+    def rows_of(self, task: fetch.Task, layout: RowLayout, first_row: int, rows: int) -> list[torch.Tensor]:
+        return super().rows_of(self._with_slot(task), layout, first_row, rows)
 
     def _with_slot(self, task: fetch.Task) -> fetch.Task:
         if task.slot != NO_SLOT:
@@ -57,7 +57,7 @@ class _LocalMaker(SampleMaker):
 
     def columns_for(self, task: fetch.Task, layout: RowLayout, rows: int) -> list[torch.Tensor]:
         if layout.row_bytes * task.batch_rows >= SLOT_PAYS_BYTES:
-            return super().columns_for(self._with_slot(task), layout, rows)
+            return super().columns_for(task, layout, rows)
         return [torch.empty((rows, *leaf.shape), dtype=leaf.dtype) for leaf in layout.leaves]
 
     def written(self, task: fetch.Task, layout: RowLayout, columns: list[torch.Tensor], took_ns: int) -> Rows | Packed | Bounce:

@@ -171,6 +171,14 @@ def write_column(leaf: Leaf, into: torch.Tensor, column: Sequence[Any]) -> None:
     _WRITERS[leaf.kind](leaf, into, column)
 
 
+def write_sample(layout: RowLayout, columns: Sequence[torch.Tensor], row: int, sample: Any) -> None:
+    """One sample into row `row` of the columns, as write_column does it for many; or raises Irregular."""
+    parts: list[Any] = []
+    _flatten(layout.tree, sample, parts)
+    for leaf, column, part in zip(layout.leaves, columns, parts, strict=True):
+        _SAMPLE_WRITERS[leaf.kind](leaf, column, row, part)
+
+
 # --- learning ---------------------------------------------------------------------------------------------------------
 
 _CONTAINERS = (tuple, list, dict)
@@ -235,6 +243,23 @@ def _transpose(node: Branch | Leaf, samples: Sequence[Any], columns: list[Sequen
         _transpose(child, parts, columns)
 
 
+def _flatten(node: Branch | Leaf, sample: Any, parts: list[Any]) -> None:
+    if isinstance(node, Leaf):
+        parts.append(sample)
+        return
+    kind: Any = node.python_type
+    if type(sample) is not kind:
+        raise Irregular(f"its container is not a {kind.__name__}")
+    if len(sample) != len(node.children):
+        raise Irregular(f"its {kind.__name__} has not {len(node.children)} parts")
+    for key, child in zip(node.keys or range(len(node.children)), node.children, strict=True):
+        try:
+            part = sample[key]
+        except KeyError:
+            raise Irregular(f"its dict has no key {key!r}") from None
+        _flatten(child, part, parts)
+
+
 _dtype_of: Callable[[Any], Any] = attrgetter("dtype")
 _shape_of: Callable[[Any], Any] = attrgetter("shape")
 
@@ -290,6 +315,41 @@ _WRITERS: dict[LeafKind, Callable[[Leaf, torch.Tensor, Sequence[Any]], None]] = 
     LeafKind.TENSOR: _write_tensors,
     LeafKind.ARRAY: _write_arrays,
     LeafKind.NUMBER: _write_numbers,
+}
+
+
+def _write_tensor(leaf: Leaf, column: torch.Tensor, row: int, part: Any) -> None:
+    if type(part) is not torch.Tensor:
+        raise Irregular(f"a part is not a {leaf}")
+    _check_is(leaf, part, part.shape)
+    try:
+        column[row].copy_(part)
+    except RuntimeError as error:
+        raise Irregular(str(error)) from None
+
+
+def _write_array(leaf: Leaf, column: torch.Tensor, row: int, part: Any) -> None:
+    rows = column.numpy()
+    if type(part) not in (np.ndarray, np.memmap) or part.dtype != rows.dtype:
+        raise Irregular(f"a part is not a {leaf}")
+    if part.shape != leaf.shape:
+        raise Irregular(f"a part has not shape {list(leaf.shape)}")
+    rows[row] = part
+
+
+def _write_number(leaf: Leaf, column: torch.Tensor, row: int, part: Any) -> None:
+    if type(part) is not leaf.python_type:
+        raise Irregular(f"a part is not a {leaf.python_type.__name__}")
+    try:
+        column.numpy()[row] = part
+    except OverflowError as error:
+        raise Irregular(str(error)) from None
+
+
+_SAMPLE_WRITERS: dict[LeafKind, Callable[[Leaf, torch.Tensor, int, Any], None]] = {
+    LeafKind.TENSOR: _write_tensor,
+    LeafKind.ARRAY: _write_array,
+    LeafKind.NUMBER: _write_number,
 }
 
 

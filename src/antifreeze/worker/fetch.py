@@ -27,7 +27,7 @@ from torch.utils.data import Subset
 
 from antifreeze.errors import BadSample, BatchNotPicklable, LoadingError
 from antifreeze.slots import parcel
-from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, RowLayout, learn, transpose, write_column
+from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, RowLayout, learn, transpose, write_column, write_sample
 from antifreeze.torch_private import default_collate, default_convert
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.gather import Gather, gather_of
@@ -125,13 +125,17 @@ class SampleMaker:
 
     def write_rows(self, task: Task, layout: RowLayout, samples: list[Any], first_row: int) -> None:
         """Raises Irregular where one of them does not fit."""
-        rows = self._writer.rows(task.slot, layout, task.batch_rows, first_row, first_row + len(samples))
+        rows = self.rows_of(task, layout, first_row, len(samples))
         for leaf, into, column in zip(layout.leaves, rows, transpose(layout, samples), strict=True):
             write_column(leaf, into, column)
 
+    def rows_of(self, task: Task, layout: RowLayout, first_row: int, rows: int) -> list[torch.Tensor]:
+        """Where these rows of a batch are to be written: a part of each column."""
+        return self._writer.rows(task.slot, layout, task.batch_rows, first_row, first_row + rows)
+
     def columns_for(self, task: Task, layout: RowLayout, rows: int) -> list[torch.Tensor]:
-        """Where the rows of a task are to be written, all at once."""
-        return self._writer.rows(task.slot, layout, task.batch_rows, task.first_row, task.first_row + rows)
+        """The same for all rows of a task, to be followed by `written`."""
+        return self.rows_of(task, layout, task.first_row, rows)
 
     def written(self, task: Task, layout: RowLayout, columns: list[torch.Tensor], took_ns: int) -> Outcome:
         """They are there."""
@@ -431,6 +435,7 @@ class _RowByRow:
         self.layout: RowLayout | None = None
         self.kept: list[Any] | None = None
         self.write_ns = 0
+        self._rows: list[torch.Tensor] = []
 
     def keep(self, number: int, sample: Any) -> None:
         if self.layout is None and self.kept is None:
@@ -439,12 +444,14 @@ class _RowByRow:
                 raise _NoRows
             if self.layout is None or self.layout.row_bytes < LARGE_ROW_BYTES:
                 self.kept = [None] * len(self._task.indices)
+            else:
+                self._rows = self._maker.rows_of(self._task, self.layout, self._task.first_row, len(self._task.indices))
         if self.kept is not None:
             self.kept[number] = sample
             return
         assert self.layout is not None
         began = time.perf_counter_ns()
-        self._maker.write_rows(self._task, self.layout, [sample], self._task.first_row + number)
+        write_sample(self.layout, self._rows, number, sample)
         self.write_ns += time.perf_counter_ns() - began
 
 
