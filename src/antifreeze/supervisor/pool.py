@@ -80,7 +80,7 @@ TICK_S = 0.25
 HEDGE_TICK_S = 0.05
 _worker_keys = itertools.count()
 UNKILLABLE_S = 5.0
-_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+_FROM_OUTSIDE = (-9, -15)  # SIGKILL and SIGTERM, which not every system has a name for
 
 
 class Pool:
