@@ -15,7 +15,6 @@ import itertools
 import os
 import pickle
 import select
-import signal
 import sys
 import time
 from collections.abc import Callable

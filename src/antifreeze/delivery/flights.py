@@ -1,0 +1,226 @@
+"""What is planned and what is in flight: how far ahead of the loop, and who waits for what.
+
+    plan ──plan_ahead──▶ planned (indices only) ──submit──▶ in flight (slots) ──pick──▶ resolved ──let_go
+
+1. Fewer batches are in flight than are planned: a few, however many workers there are.
+2. A batch is in flight under a ticket of its own until it is let go; in order means in the order of tickets.
+"""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from antifreeze.delivery.ledger import Ledger
+from antifreeze.delivery.local_pool import LocalPool
+from antifreeze.delivery.position import Cursor
+from antifreeze.delivery.ranks import Ranks
+from antifreeze.options import Options
+from antifreeze.plan.map_plan import MapPlan, PlannedBatch
+from antifreeze.plan.stream_plan import StreamPlan
+from antifreeze.supervisor.policy import batches_in_flight, tasks_per_batch, within_budget
+from antifreeze.supervisor.pool import Pool
+from antifreeze.supervisor.state import Batch, Phase
+from antifreeze.supervisor.work import Content
+
+_KEPT_TO_REPEAT = 16
+
+
+@dataclass
+class InFlight:
+    """A batch given to the pool under `ticket`."""
+
+    ticket: int
+    planned: PlannedBatch | None
+    stream: int | None
+    attempts: dict[int, int] = field(default_factory=dict)
+    moved_up: int = 0  # samples at its end that went to earlier batches
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a loader fixed about its batches, for as long as it lives."""
+
+    is_map: bool
+    auto_collation: bool
+    fetches_many: bool
+    splits: bool  # a batch may be loaded by several workers
+    in_order: bool
+    batch_rows: Any
+    workers: int
+    prefetch_factor: int
+    prefetch_asked: bool
+    look_ahead: int
+
+
+class Flights:
+    plan: MapPlan
+    stream_plan: StreamPlan
+    to_repeat: list[Any]
+
+    def __init__(
+        self, shape: Shape, pool: Pool | LocalPool, cursor: Cursor, ledger: Ledger, options: Options, ranks: Ranks | None, whole_only: bool
+    ) -> None:
+        self._shape = shape
+        self.pool = pool
+        self.cursor = cursor
+        self._ledger = ledger
+        self._options = options
+        self._ranks = ranks
+        self.static = False  # every batch has its own worker
+        self.whole_only = whole_only  # earlier batches were no rows
+        self._tickets = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Of an epoch: nothing is planned yet."""
+        self.planned: deque[PlannedBatch | BaseException] = deque()
+        self.in_flight: dict[int, InFlight] = {}
+        self.finished = False
+        self.moved_up_before = 0
+
+    def go_on(self) -> None:
+        self.plan_ahead()
+        self.submit()
+
+    def plan_ahead(self) -> None:
+        while self._shape.is_map and not self.finished and len(self.planned) + len(self.in_flight) < self._shape.look_ahead:
+            self._draw_one()
+
+    def _draw_one(self) -> None:
+        try:
+            planned = self.plan.draw()
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                raise
+            self.planned.append(error)  # the user's sampler failed: raised when its turn comes, after what it gave before
+            self.finished = True
+            return
+        if planned is None:
+            self.finished = True
+            for _ in range(self.moved_up_before):
+                self.take_last(None)
+            self.moved_up_before = 0
+        elif planned.number not in self.cursor.delivered.beyond:
+            self.planned.append(planned)
+            if self._ranks is not None and len(self.to_repeat) < _KEPT_TO_REPEAT:
+                self.to_repeat.append(copy.copy(planned.indices))
+        else:
+            self.cursor.delivered = self.cursor.delivered.add(planned)  # delivered early, before the resume
+
+    def submit(self) -> None:
+        tasks = self._tasks_for(self._shape.batch_rows or 1)
+        room = self._room(tasks)
+        if not self._shape.is_map:
+            self._submit_streams(room)
+            return
+        while self.planned and len(self.in_flight) < room:
+            planned = self.planned[0]
+            if isinstance(planned, BaseException):
+                return
+            self.planned.popleft()
+            ticket = self._next_ticket()
+            self.in_flight[ticket] = InFlight(ticket, planned, None)
+            indices = planned.indices
+            if isinstance(indices, array):
+                indices = indices[:]
+            elif self._shape.auto_collation and not self._shape.fetches_many and isinstance(indices, (list, tuple)):
+                indices = list(indices)  # but __getitems__ gets what the batch sampler gave, be it a list or a tuple
+            worker = planned.number % self._shape.workers if self.static else None
+            rows = planned.rows
+            if rows != self._shape.batch_rows:
+                tasks = self._tasks_for(rows)
+            divisible = self._shape.auto_collation and isinstance(indices, (list, array))
+            content = Content(indices, planned.position, divisible, rows=divisible and self._may_split)
+            self.pool.submit(ticket, content, rows, tasks, worker)
+
+    def _submit_streams(self, room: int) -> None:
+        while len(self.in_flight) < max(room, self._shape.prefetch_factor * self._shape.workers):
+            drawn = self.stream_plan.draw()
+            if drawn is None:
+                return
+            _, stream = drawn
+            ticket = self._next_ticket()
+            self.in_flight[ticket] = InFlight(ticket, None, stream)
+            worker = stream % max(1, self._shape.workers)
+            self.pool.submit(ticket, Content(b"", 0, divisible=False), self._shape.batch_rows, 1, worker, stream=stream)
+
+    def _tasks_for(self, rows: int) -> int:
+        return tasks_per_batch(rows, self._shape.workers, self.pool.costs.sample_ns, self._may_split)
+
+    @property
+    def _may_split(self) -> bool:
+        return self._shape.splits and not self.static and not self.whole_only
+
+    def _room(self, tasks: int) -> int:
+        """How many batches may be in flight now, each given out in so many tasks."""
+        if not self._shape.workers:
+            return 1
+        asked = self._shape.prefetch_factor * self._shape.workers if self._shape.prefetch_asked else None
+        wanted = batches_in_flight(self._shape.workers, tasks, asked)
+        timing = self._ledger.timing
+        if self._options.memory_budget_bytes is not None and not timing.batches:
+            return 1  # how large a batch is, the first one tells
+        batch_bytes = timing.delivered_bytes // timing.batches if timing.batches else None
+        return min(within_budget(wanted, batch_bytes, self._options.memory_budget_bytes), self._shape.look_ahead)
+
+    def _next_ticket(self) -> int:
+        self._tickets += 1
+        return self._tickets - 1
+
+    def pick(self) -> Batch | None:
+        batches = self.pool.state.batches
+        if self._shape.in_order:
+            head = batches[next(iter(self.in_flight))]
+            return head if head.phase is not Phase.LOADING else None
+        return next((batches[ticket] for ticket in self.in_flight if batches[ticket].phase is not Phase.LOADING), None)
+
+    def waiting_for(self) -> str:
+        return f"batch {next(iter(self.in_flight))}"
+
+    def end_early(self) -> None:
+        """As if the plan ended here."""
+        self.planned.clear()
+        self.in_flight.clear()  # what the workers do of it is dropped when the next epoch begins, or they end now
+        self.finished = True
+
+    def repeat_some(self, ranks: Ranks) -> bool:
+        """At the end of a rank that has fewer batches than others: whether batches follow that make up for them."""
+        missing = ranks.take_missing() if self.to_repeat else 0
+        for number in range(missing):
+            self.planned.append(self.plan.repeat(copy.copy(self.to_repeat[number % len(self.to_repeat)])))
+        self.submit()
+        return bool(self.in_flight)
+
+    def note_delivered(self, flight: InFlight, batch: Batch) -> None:
+        if flight.planned is not None:
+            self.cursor.delivered = self.cursor.delivered.add(flight.planned)
+        elif flight.stream is not None:
+            rows, state, ended = self.pool.streams[flight.stream].finished_batches.pop(batch.number, (0, None, False))
+            assert self.cursor.streams is not None
+            self.cursor.streams = self.cursor.streams.delivered(flight.stream, rows, state, ended)
+
+    def let_go(self, flight: InFlight, batch: Batch, slot: bool = True) -> None:
+        self.pool.state.take(batch.number)
+        self.pool.contents.pop(batch.number, None)
+        del self.in_flight[flight.ticket]
+        if slot:
+            self.pool.ring.give_back(batch.slot)
+
+    def take_last(self, but: InFlight | None) -> Any:
+        while self.planned and isinstance(self.planned[-1], PlannedBatch):
+            indices = self.planned[-1].indices
+            if indices:
+                return indices.pop()
+            self.planned.pop()
+        for flight in reversed(self.in_flight.values()):
+            if flight is but or flight.planned is None:
+                return None
+            indices = flight.planned.indices
+            if flight.moved_up < len(indices):
+                flight.moved_up += 1
+                return indices[-flight.moved_up]
+        return None

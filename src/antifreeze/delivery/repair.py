@@ -1,0 +1,145 @@
+"""A batch with bad samples: what takes their place, or how it comes short.
+
+    holed batch ──▶ the desk decides, sample by sample ──▶ raise | another sample is loaded in its row | the row is left out
+
+1. With skip, the next sample of the order moves up; at the end of the order, the last of the last batch. Under DDP nothing moves
+   up: another sample replaces it, so that every rank keeps its number of batches.
+2. `repair` and `shorten` say whether the batch can be delivered now; otherwise some of it is being loaded again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antifreeze.delivery.bad_samples import BadSampleDesk, failure_of, replacement
+from antifreeze.delivery.flights import Flights, InFlight
+from antifreeze.delivery.ledger import Ledger
+from antifreeze.delivery.position import length_of
+from antifreeze.options import OnBadSample, Options
+from antifreeze.supervisor.state import Batch, Phase
+from antifreeze.supervisor.work import Content
+from antifreeze.worker.seeding import sample_seed
+
+_REPLACEMENTS = 8
+
+
+class Repair:
+    def __init__(
+        self,
+        flights: Flights,
+        desk: BadSampleDesk,
+        ledger: Ledger,
+        options: Options,
+        *,
+        dataset: Any,
+        auto_collation: bool,
+        drop_last: bool,
+        workers: int,
+        world_size: int,
+    ) -> None:
+        self._flights = flights
+        self._desk = desk
+        self._ledger = ledger
+        self._options = options
+        self._dataset = dataset
+        self._auto_collation = auto_collation
+        self._drop_last = drop_last
+        self._workers = workers
+        self._world_size = world_size
+
+    def repair(self, flight: InFlight, batch: Batch) -> bool:
+        """Whether the batch can be delivered as it is now; otherwise some of it is being loaded again."""
+        content = self._flights.pool.contents[batch.number]
+        assert flight.planned is not None
+        fills: dict[int, Any] = {}
+        for row in sorted(batch.bad_rows):
+            failure = failure_of(batch.bad_rows[row])
+            index = content.indices[row] if self._auto_collation else content.indices
+            choice = self._desk.decide(
+                failure,
+                index,
+                epoch=self._ledger.timing.epochs,
+                batch=flight.planned.number,
+                seed=sample_seed(self._flights.cursor.base_seed, self._flights.cursor.epoch, content.position + row),
+                samples=length_of(self._dataset),
+            )
+            if choice is OnBadSample.RAISE:
+                batch.errors[row] = batch.bad_rows[row]
+                batch.phase = Phase.FAILED
+                return True
+            other = self._other_sample(flight, choice, content.position + row, row)
+            if other is not None:
+                fills[row] = other
+        return self._fill(batch, content, fills)
+
+    def _fill(self, batch: Batch, content: Content, fills: dict[int, Any]) -> bool:
+        if not self._auto_collation:
+            if not fills:
+                return self._skip_empty(batch)
+            self._flights.pool.reload(batch.number, fills[0], 1)
+            return False
+        if batch.must_reload or batch.layout is None:
+            kept = [fills.get(row, index) for row, index in enumerate(content.indices) if row in fills or row not in batch.bad_rows]
+            if not kept:
+                batch.phase, batch.rows_loaded = Phase.READY, 0
+                return self._skip_empty(batch)
+            self._flights.pool.reload(batch.number, kept, len(kept))
+            return False
+        for row, index in fills.items():
+            self._flights.pool.fill_row(batch.number, row, index)
+        if fills:
+            return False
+        if len(batch.bad_rows) == batch.rows:
+            return self._skip_empty(batch)
+        return True
+
+    def _skip_empty(self, batch: Batch) -> bool:
+        """Every sample of it was bad: there is nothing to deliver."""
+        flight = self._flights.in_flight[batch.number]
+        self._flights.note_delivered(flight, batch)
+        self._flights.let_go(flight, batch)
+        if self._workers:
+            self._flights.go_on()
+        return False
+
+    def _other_sample(self, flight: InFlight, choice: OnBadSample, position: int, row: int) -> Any:
+        """The index that takes the place of a bad one; None leaves the batch short."""
+        if choice is OnBadSample.SKIP and self._world_size == 1:
+            return self._next_spare(flight) if self._options.keep_batches_full and self._flights.plan.composes else None
+        if choice is OnBadSample.SKIP and not self._options.keep_batches_full:
+            return None
+        # under DDP nothing moves up, so that every rank keeps its number of batches
+        samples, attempt = length_of(self._dataset), flight.attempts.get(row, 0)
+        flight.attempts[row] = attempt + 1
+        if samples is None or attempt >= _REPLACEMENTS:
+            return None
+        return replacement(self._flights.cursor.base_seed, position, attempt, samples)
+
+    def _next_spare(self, flight: InFlight) -> Any:
+        """The sample that moves up: the next of the order, or, with the end of the order in sight, the last of the last batch."""
+        spare = None if self._flights.finished else self._flights.plan.draw_spare()
+        if spare is not None:
+            self._flights.cursor.delivered = self._flights.cursor.delivered.with_spare(spare[1])
+            return spare[0]
+        self._flights.finished = True
+        index = self._flights.take_last(flight)
+        if index is not None:
+            self._flights.cursor.delivered = self._flights.cursor.delivered.with_moved_up(1)
+        return index
+
+    def shorten(self, flight: InFlight, batch: Batch) -> bool:
+        """A last batch whose samples moved up: whether what is left of it can be delivered now."""
+        left = batch.rows - flight.moved_up
+        if left <= 0 or self._drop_last:
+            return self._skip_empty(batch)
+        content = self._flights.pool.contents[batch.number]
+        for row in range(left, batch.rows):
+            batch.bad_rows.pop(row, None)
+        if batch.parcel_bytes is not None or batch.layout is None or batch.must_reload:
+            flight.moved_up = 0
+            self._flights.pool.reload(batch.number, content.indices[:left], left)
+            return False
+        batch.short_by, flight.moved_up = flight.moved_up, 0
+        if batch.phase is Phase.HOLED and not batch.bad_rows:
+            batch.phase = Phase.READY
+        return batch.phase is not Phase.HOLED
