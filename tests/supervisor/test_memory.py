@@ -199,3 +199,13 @@ def test_a_story_that_cannot_be_written_hides_no_error(tmp_path: Path, capsys: p
     with pytest.raises(TypeError):
         list(DataLoader([None], story_file=tmp_path / "no" / "folder"))  # type: ignore[arg-type]
     assert "cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_journal_has_the_peak_memory_of_each_worker() -> None:
+    loader = DataLoader(list(range(64)), 4, num_workers=2, persistent_workers=True, multiprocessing_context="fork")  # type: ignore[arg-type]
+    with loader:
+        assert len(list(loader)) == 16
+        pool = loader._iterator.pool  # type: ignore[union-attr]
+        peaks = [pool.crew.journal.row(number).read().peak_bytes for number in range(2)]
+        assert all(peak > 10 * MB for peak in peaks)

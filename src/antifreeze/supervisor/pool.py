@@ -18,6 +18,7 @@ import select
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -467,6 +468,7 @@ class Pool:
         worker.let_go()
         self.ring.release_quarantine(worker.key)
         self.crew.workers[number] = None
+        end = end if end.peak_bytes or not entry.peak_bytes else replace(end, peak_bytes=entry.peak_bytes)
         how = self._explain(number, worker, end)
         gone = self._blame.pop(number, None) or self._suspect(number, entry, end, how)
         self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {how}{telling.was_at(entry, self._path_of(entry))}")

@@ -7,13 +7,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
+from collections.abc import Callable
 
 LOOK_EVERY_NS = 20_000_000
 
 
 class Effort:
-    def __init__(self) -> None:
+    def __init__(self, note_peak: Callable[[int], None] = lambda kibibytes: None) -> None:
+        """`note_peak` is told the largest memory so far whenever somebody looks."""
+        self.note_peak = note_peak
         self._cpu_ns = time.process_time_ns()
         self._queued_ns = 0
         self._looked_at = 0
@@ -34,6 +38,7 @@ class Effort:
         if self._schedstat < 0 or now - self._looked_at < LOOK_EVERY_NS:
             return 0
         self._looked_at = now
+        self.note_peak(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         try:
             before, self._queued_ns = self._queued_ns, int(os.pread(self._schedstat, 100, 0).split()[1])
         except (OSError, ValueError, IndexError):

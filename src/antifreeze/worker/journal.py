@@ -45,6 +45,7 @@ class Word(IntEnum):
     SAMPLES = 7
     TEXT_BYTES = 8
     INDEX_IS_TEXT = 9
+    PEAK_KIB = 10  # the largest resident memory so far, shared pages included
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Entry:
     index: int | str
     since_ns: int
     samples: int
+    peak_bytes: int = 0
 
 
 class Journal:
@@ -108,6 +110,9 @@ class JournalRow:
     def stage(self, stage: Stage) -> None:
         self.words[Word.STAGE] = stage
 
+    def note_peak(self, kibibytes: int) -> None:
+        self.words[Word.PEAK_KIB] = kibibytes
+
     def at_key(self, row: int, key: Any) -> None:
         """A sample whose key is no int."""
         text = repr(key).encode()[:_TEXT_BYTES]
@@ -131,6 +136,7 @@ class JournalRow:
             index=index,
             since_ns=words[Word.SINCE_NS],
             samples=words[Word.SAMPLES],
+            peak_bytes=words[Word.PEAK_KIB] * 1024,
         )
 
 

@@ -128,7 +128,7 @@ class _Worker:
 
     def run(self) -> None:
         self._initialise()
-        self._effort = Effort()
+        self._effort = Effort(self._journal.note_peak)
         while True:
             self._journal.stage(Stage.IDLE)
             message = self._channel.receive()
