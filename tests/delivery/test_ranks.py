@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.distributed import HashStore
+from torch.distributed import HashStore, destroy_process_group, init_process_group
 
 from antifreeze import DataLoader
-from antifreeze.delivery.ranks import Ranks, made_at
+from antifreeze.delivery.ranks import Ranks, made_at, watch_ranks
 from antifreeze.errors import UnevenRanks
 from antifreeze.options import UnevenChoice
 
@@ -129,6 +131,22 @@ def test_old_words_do_not_stay_in_the_store() -> None:
         pair.begin(3, 3)
         pair.run(0, 3)
     assert pair.store.num_keys() <= 6
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_leaves_its_parents_store_alone(tmp_path: Path) -> None:
+    """Its connection would be the parent's: two processes that write to one socket."""
+    init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        loader = DataLoader([1, 2])  # type: ignore[arg-type]
+        assert watch_ranks(loader, UnevenChoice.ERROR, 0, 2, print) is not None
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if watch_ranks(loader, UnevenChoice.ERROR, 0, 2, print) is None else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        destroy_process_group()
+    assert watch_ranks(loader, UnevenChoice.ERROR, 0, 2, print) is None
 
 
 def test_loaders_are_known_by_the_line_that_made_them() -> None:

@@ -7,7 +7,8 @@
    nobody, except, once per line that makes loaders, up to PATIENCE_S for the others' first word.
 2. The store is asked before batches 0, 1, 2, 4, 8 … and the last one, until everybody has spoken; after that, never again in the epoch.
    Who is past its first collective knows that all others have begun, and so have spoken.
-3. Loaders are known by the line that made them. Ranks that count different things, or cannot count, are not compared.
+3. A store that was inherited by a fork is left alone: its connection is the parent's. (A loader within a worker is no rank's.)
+4. Loaders are known by the line that made them. Ranks that count different things, or cannot count, are not compared.
 """
 
 from __future__ import annotations
@@ -35,6 +36,17 @@ _alone: set[str] = set()
 """Lines whose loaders had nobody to be compared with."""
 _made: dict[str, itertools.count[int]] = defaultdict(itertools.count)
 _OURS = tuple(os.path.dirname(file) + os.sep for file in (antifreeze.errors.__file__, torch.__file__))
+
+
+_inherited: Any = None
+
+
+def _after_fork_in_child() -> None:
+    global _inherited
+    _inherited = default_store()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def made_at() -> str:
@@ -166,4 +178,7 @@ def watch_ranks(loader: Any, choice: UnevenChoice, rank: int, world_size: int, s
     if world_size <= 1 or choice is UnevenChoice.IGNORE:
         return None
     kind = f"{type(loader.dataset).__qualname__} in batches of {loader.batch_size}"
-    return Ranks(default_store(), choice, loader._made_at, kind, rank, world_size, say)
+    store = default_store()
+    if store is None or store is _inherited:
+        return None
+    return Ranks(store, choice, loader._made_at, kind, rank, world_size, say)
