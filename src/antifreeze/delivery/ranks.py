@@ -26,6 +26,7 @@ import torch
 
 import antifreeze.errors
 from antifreeze.errors import UnevenRanks
+from antifreeze.linux import on_fork
 from antifreeze.options import UnevenChoice
 from antifreeze.torch_private import default_store
 
@@ -46,7 +47,7 @@ def _after_fork_in_child() -> None:
     _inherited = default_store()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+on_fork(child=_after_fork_in_child)
 
 
 def made_at() -> str:

@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Callable
+
+from antifreeze.linux import resource
 
 LOOK_EVERY_NS = 20_000_000
 
