@@ -61,7 +61,14 @@ def test_what_is_in_flight_gives_every_worker_a_task_and_another_that_waits(work
     [(4, 1, None, 6), (1, 1, None, 3), (16, 1, None, 24), (4, 4, None, 3), (4, 2, None, 5), (16, 6, None, 7), (4, 2, 12, 12), (4, 1, 1, 1)],
 )
 def test_batches_in_flight(workers: int, tasks: int, asked: int | None, expected: int) -> None:
-    assert batches_in_flight(workers, tasks, asked) == expected
+    assert batches_in_flight(workers, tasks, asked, batch_bytes=1 << 20) == expected
+
+
+@pytest.mark.parametrize(
+    ("tasks", "batch_bytes", "expected"), [(4, 1 << 20, 3), (4, 1 << 25, 2), (4, None, 2), (2, 1 << 25, 4), (1, 1 << 25, 6)]
+)
+def test_large_batches_are_fewer(tasks: int, batch_bytes: int | None, expected: int) -> None:
+    assert batches_in_flight(4, tasks, None, batch_bytes) == expected
 
 
 @pytest.mark.parametrize(

@@ -160,11 +160,11 @@ class Flights:
         if not self._shape.workers:
             return 1
         asked = self._shape.prefetch_factor * self._shape.workers if self._shape.prefetch_asked else None
-        wanted = batches_in_flight(self._shape.workers, tasks, asked)
         timing = self._ledger.timing
         if self._options.memory_budget_bytes is not None and not timing.batches:
             return 1  # how large a batch is, the first one tells
         batch_bytes = timing.delivered_bytes // timing.batches if timing.batches else None
+        wanted = batches_in_flight(self._shape.workers, tasks, asked, batch_bytes)
         return min(within_budget(wanted, batch_bytes, self._options.memory_budget_bytes), self._shape.look_ahead)
 
     def _next_ticket(self) -> int:

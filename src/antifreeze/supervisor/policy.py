@@ -7,6 +7,7 @@ from collections import deque
 TASK_NS = 3_000_000
 """A task shorter than this is not worth splitting further: handing one over costs some ten microseconds on each side."""
 
+LARGE_BATCH_BYTES = 16 << 20
 SPLIT_BATCHES = 6
 """With batches split among workers, about this many in flight keep all of them busy."""
 
@@ -20,13 +21,15 @@ def tasks_per_batch(rows: int, workers: int, sample_ns: int | None, splittable: 
     return int(max(1, min(rows, workers, max(by_time, for_few_batches))))
 
 
-def batches_in_flight(workers: int, tasks: int, asked: int | None) -> int:
-    """How many batches are loaded ahead of the loop: enough that every worker has one task and another waiting."""
+def batches_in_flight(workers: int, tasks: int, asked: int | None, batch_bytes: int | None = None) -> int:
+    """How many batches are loaded ahead of the loop: enough that every worker has one task and another waiting; and one more
+    against uneven samples, unless that would cost much memory."""
     if asked is not None:
         return asked
     if tasks == 1:
         return workers + max(2, workers // 2)
-    return max(3, -(-2 * workers // tasks) + 1)
+    more = batch_bytes is not None and batch_bytes < LARGE_BATCH_BYTES
+    return max(2, -(-2 * workers // tasks)) + more
 
 
 def within_budget(batches: int, batch_bytes: int | None, budget_bytes: int | None) -> int:
