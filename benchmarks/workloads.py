@@ -251,7 +251,7 @@ WORKLOADS: dict[str, Workload] = {
         Workload("rows-tensordataset", "the same rows in a TensorDataset", lambda n: TensorDataset(*rows(n)), 200_000, 10_240, 256),
         Workload("rows-listed", "the same through __getitems__, listed", RowsListed, 200_000, 10_240, 256),
         Workload("rows-batch", "the same, __getitems__ gives the batch", RowsWholeBatch, 200_000, 10_240, 256, as_it_is),
-        Workload("tokens", "16–1024 int64 ids, padded by a collate_fn", Tokens, 16_384, 1024, 64, pad_tokens),
+        Workload("tokens", "16–1024 int64 ids, padded by a collate_fn", Tokens, 65_536, 1024, 64, pad_tokens),
         Workload("jpeg", "JPEG decode, crop, flip, batch 64", Jpegs, 2048, 192, 64, same_bytes=False, missing=missing_jpeg),
         Workload("slow-reads", "3 KB in 10 ms, batch 32", SlowReads, 256, 96, 32),
         Workload("strings", "3×64×64 float32, label, path, batch 64", NamedImages, 16_384, 1024, 64),
