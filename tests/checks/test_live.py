@@ -223,6 +223,7 @@ def test_a_child_answers_raises_dies_or_is_ended() -> None:
 def test_ctrl_c_while_a_child_is_asked_leaves_no_child(tmp_path: Path) -> None:
     def slow() -> None:
         (tmp_path / "child").write_text(str(os.getpid()))
+        time.sleep(0.5)  # Python swallows what comes while its own after-fork functions run
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(60)
 

@@ -92,7 +92,7 @@ def test_text_has_the_line_to_paste_and_every_part(folder: Path, capsys: pytest.
     assert main(["profile", "data_for_profile:sleepy", *QUICK, "--step-ms", "5"]) == 0
     out, err = capsys.readouterr()
     assert re.search(r"loader = antifreeze\.DataLoader\(dataset, batch_size=32, shuffle=True, num_workers=\d", out)
-    for part in ("the model will", "samples (", "slowest", "the GIL was", "collate", "pickle", "◀ the bottleneck",
+    for part in ("the model will", "samples (", "slowest", "the GIL is", "collate", "pickle", "◀ the bottleneck",
                  "throughput over workers", "◀ recommended", "first batch", "torch's loader with no workers", "batch size"):  # fmt: skip
         assert part in out, part
     assert re.search(r"1 worker, batches of \d+: [\d,]+ samples/s", err)  # progress, one line for each trial

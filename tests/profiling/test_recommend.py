@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import threading
 import time
 from typing import Any
 
 import pytest
 
 from antifreeze.profiling.compare import Change, changes
-from antifreeze.profiling.gil import SWITCH_S, gil_share, share_of
+from antifreeze.profiling.gil import believed, gil_text, two_threads
 from antifreeze.profiling.model import Kind, Place, Profile, Samples, Trial
 from antifreeze.profiling.recommend import limit_of, needed_workers, next_count, next_with_step, recommend
 from antifreeze.profiling.text import bins
@@ -25,7 +25,7 @@ def trial(workers: int, rate: float, **more: Any) -> Trial:
 
 
 def samples(**more: Any) -> Samples:
-    return Samples(**{"times": (0.01,) * 100, "slowest": (("7", 0.01),), "first_s": 0.02, "cpu_share": 1.0, "gil_share": 0.5,
+    return Samples(**{"times": (0.01,) * 100, "slowest": (("7", 0.01),), "first_s": 0.02, "cpu_share": 1.0, "two_threads": 1.2,
                       "sample_bytes": 1000, "collate_s": 0.0001, "pickle_s": 0.001, "slot_s": 0.0001, "path": "rows", **more})  # fmt: skip
 
 
@@ -177,20 +177,35 @@ def test_rates_come_with_their_uncertainty() -> None:
     assert rate_of(even[:1]) == (0.0, float("inf"))
 
 
-def test_the_gil_is_told_from_lateness() -> None:
-    idle, taken = [0.0001] * 60, [SWITCH_S] * 60
-    assert share_of(idle, taken, idle) == 0.0
-    assert share_of(idle, taken, taken) == 1.0
-    assert share_of(idle, taken, idle[:30] + taken[:30]) == 0.5
-    assert share_of(taken, taken, taken) is None  # too busy a machine: held looks like idle
-    assert share_of(idle, taken, taken[:5]) is None  # too few looks
+def test_the_gil_is_told_only_where_the_machine_can_show_it() -> None:
+    assert believed(1.9, None) == 1.9
+    assert believed(1.0, 1.9) == 1.0
+    assert believed(1.0, 1.1) is None  # no second core for anybody just now
+    assert (
+        "is released" in gil_text(1.9) and "is held (" in gil_text(1.0) and "for a part" in gil_text(1.5) and "could not" in gil_text(None)
+    )
 
 
-def test_the_gil_of_real_work() -> None:
-    """Where this machine can tell at all, a sleep is told from a loop in plain Python."""
-    sleeping, computing = gil_share(lambda: time.sleep(0.01), 0.4), gil_share(lambda: list(map(str, range(1000))), 0.4)
-    assert sleeping is None or computing is None or sleeping < computing
-    assert sys.getswitchinterval() == pytest.approx(0.005)
+def test_two_threads_that_sleep_are_told_from_two_that_compute() -> None:
+    sleeping = two_threads(lambda: lambda: time.sleep(0.005), 0.4)
+    computing = two_threads(lambda: lambda: list(map(str, range(1000))), 0.4)
+    assert sleeping is not None and sleeping > 1.5
+    assert computing is None or computing < sleeping
+
+
+def test_what_two_threads_may_not_do_raises() -> None:
+    def make() -> Any:
+        owner = []
+
+        def load() -> None:
+            owner.append(threading.get_ident())
+            if len(set(owner)) > 1 or threading.active_count() > 2:
+                raise RuntimeError("created in another thread")
+
+        return load
+
+    with pytest.raises(RuntimeError, match="another thread"):
+        two_threads(make, 0.4)
 
 
 def test_memory_of_a_worker_is_without_the_batches() -> None:

@@ -1,76 +1,69 @@
-"""Is the GIL held while samples load? A second thread wakes up every other millisecond and looks how long it must wait to run.
+"""Is the GIL held while samples load? Two threads load them beside each other, and then one alone: twice as fast, or no faster.
 
-    ticker:  sleep … wake ─ wait for the GIL ─ run         a wait longer than an idle machine's: somebody held it
-
-Where another core is free, a thread that needs no GIL runs at once; where the sample's code holds it, not before the interpreter
-makes it let go (the switch interval), or the native call ends. A loop in plain Python, which always holds it, is the proof that
-this machine can tell; on one that is too busy nothing is claimed.
+That is what the answer is for: whether threads would do. Whether this machine has a second core to show it just now is seen by the same
+question about work that surely releases the GIL; where even that gains nothing, nothing is claimed.
 """
 
 from __future__ import annotations
 
-import random
-import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
 
-from antifreeze.tuning.cores import usable_cores
+RELEASED, HELD = 1.7, 1.3
+_PROOF = 1.5
+_ROUNDS = 3
+_SOME = bytes(1 << 18)
 
-SWITCH_S = 0.005
-_CALIBRATION_S = 0.3
-_LEAST_LOOKS = 30
-_PROVEN = 0.8
-
-
-def gil_share(work: Callable[[], None], seconds: float) -> float | None:
-    """`work` is called again and again; the share of looks at which the GIL was taken, or None where that cannot be told."""
-    if usable_cores() < 2:
-        return None
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_S)
-    try:
-        idle = _looks(lambda: time.sleep(_CALIBRATION_S), _CALIBRATION_S)
-        held = _looks(_count, _CALIBRATION_S)
-        busy = _looks(work, seconds)
-    finally:
-        sys.setswitchinterval(before)
-    return share_of(idle, held, busy)
+Work = Callable[[], object]
 
 
-def share_of(idle: list[float], held: list[float], busy: list[float]) -> float | None:
-    """Pure. A look counts as taken where it was later than nearly all looks at an idle interpreter."""
-    if len(busy) < _LEAST_LOOKS or min(len(idle), len(held)) < _LEAST_LOOKS // 2:
-        return None
-    late = max(1.5 * sorted(idle)[int(0.9 * (len(idle) - 1))], 0.0001)
-    if sum(wait > late for wait in held) < _PROVEN * len(held):  # where it is surely held, we would not see it
-        return None
-    return sum(wait > late for wait in busy) / len(busy)
+def two_threads(make: Callable[[], Work], seconds: float) -> float | None:
+    """How many times as fast as one; `make` gives each thread its own work. Raises what the work raises."""
+    speed = _speedup(make, seconds / 2)
+    return believed(speed, _speedup(lambda: lambda: zlib.crc32(_SOME), seconds / 4) if speed < _PROOF else None)
 
 
-def _count() -> None:
-    sum(range(1000))  # some 10 µs that hold it
+def believed(speed: float, proof: float | None) -> float | None:
+    """Pure: little gain means something only where work without the GIL gains more."""
+    return speed if proof is None or proof >= _PROOF else None
 
 
-def _looks(work: Callable[[], None], seconds: float) -> list[float]:
-    waits: list[float] = []
-    done = threading.Event()
-    ticker = threading.Thread(target=_tick, args=(waits, done), daemon=True)
-    ticker.start()
+def gil_text(speed: float | None) -> str:
+    if speed is None:
+        return "whether the GIL is held could not be told on this machine now"
+    how = "released" if speed >= RELEASED else "held" if speed <= HELD else "held for a part"
+    return f"the GIL is {how} (two threads load {speed:.1f} × as fast as one)"
+
+
+def _speedup(make: Callable[[], Work], seconds: float) -> float:
+    """In turns, and the best of each: whatever else runs on the machine can only slow it down."""
+    one = two = 0.0
+    for _ in range(_ROUNDS):
+        one = max(one, _rate([make()], seconds / _ROUNDS / 2))
+        two = max(two, _rate([make(), make()], seconds / _ROUNDS / 2))
+    return two / one if one else 1.0
+
+
+def _rate(works: list[Work], seconds: float) -> float:
+    counts, failures = [0] * len(works), list[BaseException]()
     deadline = time.perf_counter() + seconds
-    try:
-        while time.perf_counter() < deadline:
-            work()
-    finally:
-        done.set()
-        ticker.join(timeout=1)
-    return waits
 
+    def repeat(number: int) -> None:
+        try:
+            while time.perf_counter() < deadline:
+                works[number]()
+                counts[number] += 1
+        except BaseException as error:
+            failures.append(error)
 
-def _tick(waits: list[float], done: threading.Event) -> None:
-    chance = random.Random(0)  # its own: the data set's numbers are not to be drawn from
-    while not done.is_set():
-        pause_s = 0.001 + 0.001 * chance.random()
-        began = time.perf_counter()
-        time.sleep(pause_s)
-        waits.append(time.perf_counter() - began - pause_s)
+    began = time.perf_counter()
+    threads = [threading.Thread(target=repeat, args=(number,), daemon=True) for number in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return sum(counts) / (time.perf_counter() - began)

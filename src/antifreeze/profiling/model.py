@@ -28,8 +28,8 @@ class Samples:
     """The first one alone: imports, caches, opening."""
     cpu_share: float
     """Of the time it takes, in cores: 1 is all of it computing on one core; the rest is waiting."""
-    gil_share: float | None
-    """The part of the time in which no other Python thread of the process could run; None where it could not be told."""
+    two_threads: float | None
+    """How many times as fast two threads load as one: 2 where the GIL is released, 1 where it is held; None where it could not be told."""
     sample_bytes: int
     collate_s: float
     """Per sample."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from antifreeze.doctor.findings.words import bytes_text, percent
 from antifreeze.doctor.report.text import Line
 from antifreeze.profiling.compare import Change
+from antifreeze.profiling.gil import gil_text
 from antifreeze.profiling.model import Kind, Profile, Samples, Trial
 from antifreeze.profiling.recommend import Recommendation, Stage
 
@@ -83,12 +84,11 @@ def _samples(samples: Samples) -> Iterator[Line]:
 def sample_rows(samples: Samples) -> list[tuple[str, str]]:
     quantiles = ", ".join(f"{name} {time_text(samples.quantile(share))}" for name, share in (("half", 0.5), ("90 %", 0.9), ("99 %", 0.99)))
     slowest = ", ".join(f"{index} ({time_text(took)})" for index, took in samples.slowest[:3])
-    held = "not known" if samples.gil_share is None else f"held {percent(samples.gil_share)} of the time"
     faster = f", {samples.pickle_s / samples.slot_s:.1f} × less" if samples.pickle_s and samples.slot_s else ""
     rows = [
         ("time", f"{quantiles}; the first {time_text(samples.first_s)}"),
         ("slowest", f"sample {slowest}"),
-        ("computing", f"{percent(samples.cpu_share)}, waiting {percent(max(0.0, 1 - samples.cpu_share))}; the GIL was {held}"),
+        ("computing", f"{percent(samples.cpu_share)}, waiting {percent(max(0.0, 1 - samples.cpu_share))}; {gil_text(samples.two_threads)}"),
         ("size", f"{bytes_text(samples.sample_bytes)} a sample"),
         ("collate", f"{time_text(samples.collate_s)} a sample"),
         ("transport", f"pickle {time_text(samples.pickle_s)}, ours {time_text(samples.slot_s)} ({samples.path}) a sample{faster}"),
