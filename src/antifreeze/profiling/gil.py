@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 
 RELEASED, HELD = 1.7, 1.3
-_PROOF = 1.5
+_PROOF, _CREDIBLE = 1.5, 2.6
 _ROUNDS = 3
 _SOME = bytes(1 << 18)
 
@@ -26,7 +26,9 @@ def two_threads(make: Callable[[], Work], seconds: float) -> float | None:
 
 
 def believed(speed: float, proof: float | None) -> float | None:
-    """Pure: little gain means something only where work without the GIL gains more."""
+    """Pure: little gain means something only where work without the GIL gains more; and two cannot be three times one."""
+    if speed > _CREDIBLE:
+        return None
     return speed if proof is None or proof >= _PROOF else None
 
 

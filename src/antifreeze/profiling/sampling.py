@@ -54,7 +54,12 @@ def _two_threads(workload: Workload, samples: Samples, seconds: float) -> float 
     wanted_s = max(0.3, min(GIL_S, seconds))
     if samples.mean_s > wanted_s / 10:
         wanted_s = min(10.0, 10 * samples.mean_s)
-    found: float | None = ask_child(lambda: two_threads(lambda: _again(workload), wanted_s), SAMPLE_LIMIT_S + 3 * wanted_s).answer
+
+    def compare() -> float | None:
+        torch.set_num_threads(1)  # as in a worker
+        return two_threads(lambda: _again(workload), wanted_s)
+
+    found: float | None = ask_child(compare, SAMPLE_LIMIT_S + 3 * wanted_s).answer
     return found
 
 
