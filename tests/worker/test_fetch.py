@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,7 +36,7 @@ class Bench:
     def __init__(self, make: Callable[[int], Any], *, forgive: bool = False, collate: Any = default_collate) -> None:
         self.arena = Arena.create()
         config = FetchConfig(collate, auto_collation=True, drop_last=False, forgive=forgive, worker=0)
-        journal = JournalRow([0] * ROW_WORDS)
+        self.journal = journal = JournalRow([0] * ROW_WORDS)
         maker = SampleMaker(config, SlotWriter(self.arena, None, "a test"), journal)
         self.fetcher = MapFetcher(Made(make), config, maker, SampleSeeds(1, 0), journal)
         self.tasks = 0
@@ -43,6 +44,7 @@ class Bench:
     def load(self, indices: list[int], *, first_row: int = 0, batch_rows: int | None = None) -> Any:
         self.tasks += 1
         rows = len(indices) if batch_rows is None else batch_rows
+        self.journal.begin(self.tasks, self.tasks, 1, first_row, array("q", indices).tobytes())
         return self.fetcher.load(Task(self.tasks, self.tasks, 0, rows, first_row, 100 * self.tasks, indices, rows == len(indices)))
 
     def batch(self, indices: list[int]) -> Any:

@@ -336,13 +336,15 @@ class MapFetcher:
         return samples, failures
 
     def _fetch_plainly(self, task: Task) -> tuple[list[Any] | None, dict[int, Failure]]:
-        """What _fetch_each does, unseeded; no samples where a key is no number, which is noted in another way."""
+        """What _fetch_each does, unseeded; no samples where the journal does not list their indices: each is noted by itself then."""
         indices, source, words, first_row = task.indices, self._source, self._journal.words, task.first_row
         samples: list[Any] = []
         failures: dict[int, Failure] = {}
         add = samples.append
         self._journal.stage(Stage.FETCH)
         words[_IS_TEXT] = 0
+        if self._config.worker is not None and not self._journal.lists:
+            return None, {}
         index: Any = None
         while len(samples) < len(indices):
             done = len(samples)
@@ -353,7 +355,6 @@ class MapFetcher:
                     continue
                 for row, index in enumerate(islice(indices, done, None), first_row + done):
                     words[_ROW] = row
-                    words[_INDEX] = index
                     add(source[index])
             except BaseException as error:
                 if type(index) is not int:

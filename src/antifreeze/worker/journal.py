@@ -1,7 +1,7 @@
-"""A page of shared memory, one row per worker: what it is doing, on which sample, since when.
+"""Shared memory with one row per worker: what it is doing, on which sample, since when.
 
     row 0: MAGIC, version, rows, parent pid          row k: one worker        row k: …
-    32 int64 each; words 16–31 of a worker's row are the text of a key that is no int
+    of a worker's int64s: 0–15 the words below, 16–31 the text of a key that is no int, from 32 the indices of its task
 
 1. Only the worker writes its row, one word at a time; the parent (and the doctor) only read. Nobody waits for anybody.
 2. It is an anonymous file named `antifreeze-journal`: any process of the same user finds it under /proc/PID/fd.
@@ -16,11 +16,13 @@ from enum import IntEnum
 from typing import Any
 
 MAGIC = 0x616E746966727A31  # "antifrz1"
-VERSION = 1
-ROW_WORDS = 32
+VERSION = 2
+ROW_WORDS = 8192  # only those that were written take memory
 NAME = "antifreeze-journal"
 _TEXT_FROM = 16
-_TEXT_BYTES = (ROW_WORDS - _TEXT_FROM) * 8
+_LIST_FROM = 32
+_TEXT_BYTES = (_LIST_FROM - _TEXT_FROM) * 8
+_LISTED_MOST = ROW_WORDS - _LIST_FROM
 
 
 class Stage(IntEnum):
@@ -46,6 +48,8 @@ class Word(IntEnum):
     TEXT_BYTES = 8
     INDEX_IS_TEXT = 9
     PEAK_KIB = 10  # the largest resident memory so far, shared pages included
+    LISTED = 11  # how many indices of the task are in the list; then ROW tells which one it is
+    FIRST_ROW = 12  # of the task
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class Journal:
     def clear(self, number: int) -> None:
         """Before another worker takes the row over: the last one is dead."""
         start = (number + 1) * ROW_WORDS
-        self.words[start : start + ROW_WORDS] = memoryview(bytes(ROW_WORDS * 8)).cast("q")
+        self.words[start : start + _LIST_FROM] = memoryview(bytes(_LIST_FROM * 8)).cast("q")
 
     def close(self) -> None:
         """May be called twice."""
@@ -100,12 +104,20 @@ class JournalRow:
 
     def __init__(self, words: Any) -> None:
         self.words = words
+        self.lists = False  # the indices of the task at hand
 
-    def begin(self, task: int, batch: int, now_ns: int) -> None:
-        words = self.words
+    def begin(self, task: int, batch: int, now_ns: int, first_row: int = 0, indices: bytes = b"") -> None:
+        """`indices`: of the task's samples, int64; listed once, so that a sample is noted by its row alone."""
+        words, count = self.words, len(indices) // 8
+        words[Word.LISTED] = 0
         words[Word.TASK] = task
         words[Word.BATCH] = batch
         words[Word.SINCE_NS] = now_ns
+        words[Word.ROW] = words[Word.FIRST_ROW] = first_row
+        self.lists = 0 < count <= _LISTED_MOST
+        if self.lists:
+            words[_LIST_FROM : _LIST_FROM + count] = memoryview(indices).cast("q")
+            words[Word.LISTED] = count
 
     def stage(self, stage: Stage) -> None:
         self.words[Word.STAGE] = stage
@@ -119,14 +131,17 @@ class JournalRow:
         words = self.words
         words[Word.ROW] = row
         words[Word.TEXT_BYTES] = len(text)
-        words[_TEXT_FROM:ROW_WORDS] = memoryview(text.ljust(_TEXT_BYTES, b"\0")).cast("q")
+        words[_TEXT_FROM:_LIST_FROM] = memoryview(text.ljust(_TEXT_BYTES, b"\0")).cast("q")
         words[Word.INDEX_IS_TEXT] = 1
 
     def read(self) -> Entry:
-        words = self.words.tolist()
+        words = self.words[:_LIST_FROM].tolist()
         index: int | str = words[Word.INDEX]
+        number = words[Word.ROW] - words[Word.FIRST_ROW]
         if words[Word.INDEX_IS_TEXT]:
-            index = bytes(self.words[_TEXT_FROM:ROW_WORDS])[: words[Word.TEXT_BYTES]].decode(errors="replace")
+            index = bytes(self.words[_TEXT_FROM:_LIST_FROM])[: words[Word.TEXT_BYTES]].decode(errors="replace")
+        elif 0 <= number < words[Word.LISTED]:
+            index = self.words[_LIST_FROM + number]
         return Entry(
             pid=words[Word.PID],
             stage=Stage(words[Word.STAGE]),

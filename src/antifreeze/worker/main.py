@@ -192,7 +192,7 @@ class _Worker:
 
     def _work(self, work: Work) -> None:
         task = task_of(work)
-        self._journal.begin(work.task, work.batch, time.monotonic_ns())
+        self._journal.begin(work.task, work.batch, time.monotonic_ns(), work.first_row, b"" if work.pickled else work.payload)
         if self._init_failure is not None:
             failure, self._init_failure = self._init_failure, None
             self._channel.send(TaskFailed(work.task, pickle.dumps(failure)))

@@ -8,7 +8,7 @@ import time
 from antifreeze.doctor.facts.model import JournalEntry
 from antifreeze.worker.journal import MAGIC, NAME, ROW_WORDS, VERSION, Entry, JournalRow
 
-LARGEST = 1 << 22
+LARGEST = 1 << 26
 
 
 def read_journal(pid: int) -> JournalEntry | None:
