@@ -110,7 +110,12 @@ def _sizes(profile: Profile) -> str:
     if not profile.sizes:
         return ""
     return curve(
-        "Batch size", ("samples per batch", "samples per second"), [Series("measured", points, "part0")], profile.batch_size, _number
+        "Batch size",
+        ("samples per batch", "samples per second"),
+        [Series("measured", points, "part0")],
+        profile.batch_size,
+        _number,
+        "as it is now",
     )
 
 
