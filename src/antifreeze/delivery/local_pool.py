@@ -30,6 +30,7 @@ from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
 
 NO_SLOT = -1
+LOOK_AGAIN_EVERY = 16
 SLOT_PAYS_BYTES = 1 << 20
 """Below this, fresh memory costs less than what a slot brings."""
 
@@ -44,6 +45,7 @@ class _LocalMaker(SampleMaker):
         super().__init__(config, writer, journal)
         self._collated = collated
         self._ring = ring
+        self._asked = 0
         self._slot: int | None = None  # of a task that came without one
 
     def rows_of(self, task: fetch.Task, layout: RowLayout, first_row: int, rows: int) -> list[torch.Tensor]:
@@ -69,7 +71,14 @@ class _LocalMaker(SampleMaker):
         slot, self._slot = self._slot, None
         return slot
 
+    def likely_layout(self, sample: Any, rows: int) -> RowLayout | None:
+        layout = super().likely_layout(sample, rows)
+        return layout if layout is not None and layout.row_bytes * rows >= SLOT_PAYS_BYTES else None
+
     def layout_of(self, sample: Any, rows: int) -> RowLayout | None:
+        self._asked += 1
+        if self.rows_are_small and self._asked % LOOK_AGAIN_EVERY:
+            return None  # as it was; what changes is found out soon enough, and until then collated
         layout = super().layout_of(sample, rows)
         return layout if layout is not None and layout.row_bytes * rows >= SLOT_PAYS_BYTES else None
 

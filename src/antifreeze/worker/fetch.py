@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from operator import getitem
+from operator import getitem, length_hint
 from typing import Any, NamedTuple
 
 import torch
@@ -107,6 +107,11 @@ class SampleMaker:
         self._layouts: dict[int, RowLayout] = {}
         self._last_layout: RowLayout | None = None
         self.may_write_rows = config.auto_collation and config.collate_fn is default_collate
+
+    def likely_layout(self, sample: Any, rows: int) -> RowLayout | None:
+        """The layout of the samples before, for whoever writes all of them and finds out; only the order of keys must be looked at."""
+        last = self._last_layout
+        return last if last is not None and _same_order(last.tree, sample) else None
 
     def layout_of(self, sample: Any, rows: int) -> RowLayout | None:
         """The layout this sample has, known or newly learned; None where its batch of `rows` rows is better collated."""
@@ -345,14 +350,12 @@ class MapFetcher:
         words[_IS_TEXT] = 0
         if self._config.worker is not None and not self._journal.lists:
             return None, {}
+        if not self._config.forgive:
+            return self._fetch_all(task), failures
         index: Any = None
         while len(samples) < len(indices):
             done = len(samples)
             try:
-                if self._config.worker is None:  # nobody but this very code looks at the journal
-                    for index in islice(indices, done, None):
-                        add(source[index])
-                    continue
                 for row, index in enumerate(islice(indices, done, None), first_row + done):
                     words[_ROW] = row
                     add(source[index])
@@ -360,13 +363,28 @@ class MapFetcher:
                 if type(index) is not int:
                     return None, {}
                 row, position = first_row + len(samples), task.position + len(samples)
-                wrapped = self._sample_error(error, index, row, position)
-                if not self._config.forgive:
-                    raise wrapped from error
-                failures[row] = wrapped.failure
+                failures[row] = self._sample_error(error, index, row, position).failure
                 add(None)
         words[_SAMPLES] += len(indices)
         return samples, failures
+
+    def _fetch_all(self, task: Task) -> list[Any] | None:
+        """The same where the first bad sample ends the task."""
+        indices, source, words, row_word = task.indices, self._source, self._journal.words, _ROW
+        place = iter(indices)
+        try:
+            if self._config.worker is None:  # nobody but this very code looks at the journal
+                samples = [source[index] for index in place]
+            else:
+                samples = [source[index] for words[row_word], index in enumerate(place, task.first_row)]
+        except BaseException as error:
+            number = len(indices) - length_hint(place) - 1
+            if type(indices[number]) is not int:
+                return None
+            wrapped = self._sample_error(error, indices[number], task.first_row + number, task.position + number)
+            raise wrapped from error
+        words[_SAMPLES] += len(indices)
+        return samples
 
     def _sample_error(self, error: BaseException, index: Any, row: int, position: int) -> FetchError:
         if os.getpid() != self._pid and self._config.worker is not None:
@@ -404,8 +422,8 @@ class MapFetcher:
         fetched = time.perf_counter_ns()
         good = [number for number in range(len(samples)) if task.first_row + number not in failures] if failures else None
         if self._maker.may_write_rows and isinstance(samples, list) and len(samples) == len(task.indices) and good != [] and samples:
-            layout = self._maker.layout_of(samples[good[0] if good else 0], task.batch_rows)
-            if layout is not None and self._try_write(task, layout, samples, good):
+            layout = self._write_as_rows(task, samples, good)
+            if layout is not None:
                 return Rows(layout, len(samples), failures, fetched - began, time.perf_counter_ns() - fetched)
         if self._maker.may_write_rows and self._get_many is None and not failures and _NONE in set(map(type, samples)):
             samples, failures = self._fetch_each(task)  # with a word about the sample that is None
@@ -413,6 +431,17 @@ class MapFetcher:
             return Bounce(failures)
         collated = self._maker.collate(samples, task, None if unseeded else self._seeds)
         return self._maker.pack(task, collated, task.batch_rows, fetched - began, time.perf_counter_ns() - fetched)
+
+    def _write_as_rows(self, task: Task, samples: list[Any], good: list[int] | None) -> RowLayout | None:
+        """The layout they were written by; None where they are no rows."""
+        first = samples[good[0] if good else 0]
+        likely = self._maker.likely_layout(first, task.batch_rows)
+        if likely is not None and self._try_write(task, likely, samples, good):
+            return likely
+        layout = self._maker.layout_of(first, task.batch_rows)
+        if layout is not None and layout is not likely and self._try_write(task, layout, samples, good):
+            return layout
+        return None
 
     def _try_write(self, task: Task, layout: RowLayout, samples: list[Any], good: list[int] | None) -> bool:
         self._journal.stage(Stage.WRITE)

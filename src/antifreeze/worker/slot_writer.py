@@ -18,6 +18,7 @@ class SlotWriter:
         self._limit_name = limit_name
         self._columns: dict[tuple[int, int, int], list[torch.Tensor]] = {}
         self._offsets: dict[tuple[int, int], list[int]] = {}
+        self._rows: dict[tuple[int, int, int, int, int], list[torch.Tensor]] = {}  # parts of columns whose pages are there
 
     def columns(self, slot: int, layout: RowLayout, rows: int) -> list[torch.Tensor]:
         """The columns of a batch of `rows` rows in this slot."""
@@ -40,10 +41,17 @@ class SlotWriter:
 
     def rows(self, slot: int, layout: RowLayout, batch_rows: int, first: int, end: int) -> list[torch.Tensor]:
         """Rows first … end of each column, ready to be written."""
-        columns = self.columns(slot, layout, batch_rows)
-        for leaf, offset in zip(layout.leaves, self._offsets[layout.key, batch_rows], strict=False):
-            self._take_pages(slot, offset + first * leaf.row_bytes, offset + end * leaf.row_bytes)
-        return [column[first:end] for column in columns]
+        key = (slot, layout.key, batch_rows, first, end)
+        rows = self._rows.get(key)
+        if rows is None:
+            columns = self.columns(slot, layout, batch_rows)
+            for leaf, offset in zip(layout.leaves, self._offsets[layout.key, batch_rows], strict=False):
+                self._take_pages(slot, offset + first * leaf.row_bytes, offset + end * leaf.row_bytes)
+            rows = [column[first:end] for column in columns]
+            if len(self._rows) >= _KEPT_VIEWS:
+                self._rows.clear()
+            self._rows[key] = rows
+        return rows
 
     def room(self, slot: int, size_bytes: int) -> Mapping:
         """At least `size_bytes` of the slot, for a parcel."""
@@ -61,6 +69,7 @@ class SlotWriter:
 
     def _room(self, slot: int, size_bytes: int) -> Mapping:
         if self._arena.mapped_bytes(slot) < size_bytes:
+            self._rows.clear()
             for key in [key for key in self._columns if key[0] == slot]:
                 del self._columns[key]
         try:
