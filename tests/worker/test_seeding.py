@@ -59,6 +59,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "by state":
         monkeypatch.setattr(seeding, "_python_state_is_behind_the_header", lambda: False)
         monkeypatch.setattr(seeding, "NumpyGenerator", WithoutAddress)
+        monkeypatch.setattr(seeding, "_offset_of_torchs_engine", lambda: None)
     return str(request.param)
 
 
@@ -263,6 +264,22 @@ def test_a_late_first_use_does_not_see_the_second_half_of_somebody_elses_pair(na
     for generator in global_generators():
         generator.seed(seeds.seed_of(100))
     assert drawn[-1] == DRAWS[name]()
+
+
+def test_torchs_engine_is_found_in_a_generator() -> None:
+    assert TorchGenerator()._address is not None
+
+
+@pytest.mark.parametrize("name", sorted(GENERATORS))
+def test_every_use_is_seen_however_many_there_were(name: str, way: str) -> None:
+    """Also those that bring the position in the state back to where it was."""
+    generator = getattr(seeding, GENERATORS[name].__name__)()
+    draw = {"random": random.getrandbits, "numpy": np.random.bytes, "torch": lambda bits: torch.randint(2**31, (1,))}[name]
+    for count in (1, 2, 623, 624, 625, 1248):
+        mark = generator.mark()
+        for _ in range(count):
+            draw(4)
+        assert generator.moved_since(mark), count
 
 
 def test_the_state_behind_the_header_is_only_trusted_where_it_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:

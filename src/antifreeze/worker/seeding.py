@@ -15,18 +15,24 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.random  # it loads lazily: a fork must not inherit its import under way
 import torch
 
+from antifreeze.torch_private import generator_address
+
 WARM_UP = 4
 BATCH_WARM_UP = 2
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _COLLATE = 0x5851F42D4C957F2D
+_STATE_WORDS = 624
 _MT_BYTES = 2500  # 624 words and a position
+_POSITION_BYTES = 8  # the position and a word beside it: every use changes the one, every 624th also the other
+_SEARCHED_BYTES = 512  # less than a generator is large
 
 
 class Generator(Protocol):
@@ -52,7 +58,9 @@ class PythonGenerator:
         random.seed(seed)
 
     def mark(self) -> Any:
-        return random.getstate() if self._address is None else (ctypes.string_at(self._address, _MT_BYTES), self._instance.gauss_next)
+        if self._address is None:
+            return random.getstate()
+        return ctypes.string_at(self._address, _POSITION_BYTES), self._instance.gauss_next  # position, first word
 
     def moved_since(self, mark: Any) -> bool:
         return bool(self.mark() != mark)
@@ -83,7 +91,9 @@ class NumpyGenerator:
 
     def mark(self) -> Any:
         # the second half of a gaussian pair, which numpy keeps elsewhere, is not looked at: asking for it costs 33 µs
-        return repr(np.random.get_state()) if self._address is None else ctypes.string_at(self._address, _MT_BYTES)
+        if self._address is None:
+            return repr(np.random.get_state())
+        return ctypes.string_at(self._address + _MT_BYTES - _POSITION_BYTES, _POSITION_BYTES)  # last word, position
 
     def moved_since(self, mark: Any) -> bool:
         return bool(self.mark() != mark)
@@ -96,11 +106,17 @@ class NumpyGenerator:
 
 
 class TorchGenerator:
+    def __init__(self) -> None:
+        offset = _offset_of_torchs_engine()
+        self._address = None if offset is None else generator_address(torch.default_generator) + offset
+
     def seed(self, seed: int) -> None:
         torch.default_generator.manual_seed(seed >> 1)
 
     def mark(self) -> Any:
-        return torch.default_generator.get_state().numpy().tobytes()
+        if self._address is None:
+            return torch.default_generator.get_state().numpy().tobytes()
+        return _torchs_position(self._address)
 
     def moved_since(self, mark: Any) -> bool:
         return bool(self.mark() != mark)
@@ -110,6 +126,38 @@ class TorchGenerator:
 
     def restore(self, saved: Any) -> None:
         torch.default_generator.set_state(saved)
+
+
+_ENGINE_HEAD, _ENGINE_BYTES, _NORMALS_BYTES = 20, 2520, 24
+"""Of torch's engine: seed, left, seeded, next, then 624 words; behind it the second halves of gaussian pairs."""
+
+
+def _torchs_position(address: int) -> bytes:
+    return ctypes.string_at(address, _ENGINE_HEAD + 4) + ctypes.string_at(address + _ENGINE_BYTES, _NORMALS_BYTES)
+
+
+@cache
+def _offset_of_torchs_engine() -> int | None:
+    """Where in a torch.Generator its engine lies: looked for in one of our own, and shown to change with every use and only then."""
+    probe = torch.Generator().manual_seed(5)
+    torch.rand(3, generator=probe)
+    words = probe.get_state().numpy().tobytes()
+    known = np.frombuffer(words, dtype=np.uint64, count=_STATE_WORDS + 3)[3:].astype(np.uint32).tobytes()
+    memory = ctypes.string_at(generator_address(probe), _SEARCHED_BYTES)
+    found = memory.find(known[: _SEARCHED_BYTES // 4])
+    if found < _ENGINE_HEAD:
+        return None
+    address = generator_address(probe) + found - _ENGINE_HEAD
+    seen = [_torchs_position(address)]
+    uses: list[Callable[[], Any]] = [lambda: torch.rand(1, generator=probe)] * 3
+    uses += [lambda: torch.randn(1, generator=probe)] * 4 + [lambda: torch.randperm(700, generator=probe)]
+    for use in uses:
+        use()
+        if _torchs_position(address) in seen:
+            return None
+        seen.append(_torchs_position(address))
+    probe.get_state()
+    return found - _ENGINE_HEAD if _torchs_position(address) == seen[-1] else None
 
 
 def global_generators() -> list[Generator]:
