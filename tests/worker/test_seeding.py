@@ -282,6 +282,16 @@ def test_every_use_is_seen_however_many_there_were(name: str, way: str) -> None:
         assert generator.moved_since(mark), count
 
 
+@pytest.mark.parametrize("name", sorted(GENERATORS))
+def test_another_seed_is_seen_though_nothing_was_drawn(name: str, way: str) -> None:
+    generator = getattr(seeding, GENERATORS[name].__name__)()
+    marks = []
+    for seed in (1, 2, 2**40, 2**63 + 5):
+        generator.seed(seed)
+        marks.append(generator.mark())
+    assert len(set(marks)) == len(marks)
+
+
 def test_the_state_behind_the_header_is_only_trusted_where_it_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seeding._python_state_is_behind_the_header()
     monkeypatch.setattr(seeding, "_MT_BYTES", 10**6)

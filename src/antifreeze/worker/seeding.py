@@ -31,7 +31,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _COLLATE = 0x5851F42D4C957F2D
 _STATE_WORDS = 624
 _MT_BYTES = 2500  # 624 words and a position
-_POSITION_BYTES = 8  # the position and a word beside it: every use changes the one, every 624th also the other
+_POSITION_BYTES = 16  # the position and words beside it: every use changes the one, every 624th and every seed the others
 _SEARCHED_BYTES = 512  # less than a generator is large
 
 
@@ -60,7 +60,7 @@ class PythonGenerator:
     def mark(self) -> Any:
         if self._address is None:
             return random.getstate()
-        return ctypes.string_at(self._address, _POSITION_BYTES), self._instance.gauss_next  # position, first word
+        return ctypes.string_at(self._address, _POSITION_BYTES), self._instance.gauss_next  # position, first words
 
     def moved_since(self, mark: Any) -> bool:
         return bool(self.mark() != mark)
@@ -93,7 +93,7 @@ class NumpyGenerator:
         # the second half of a gaussian pair, which numpy keeps elsewhere, is not looked at: asking for it costs 33 µs
         if self._address is None:
             return repr(np.random.get_state())
-        return ctypes.string_at(self._address + _MT_BYTES - _POSITION_BYTES, _POSITION_BYTES)  # last word, position
+        return ctypes.string_at(self._address + _MT_BYTES - _POSITION_BYTES, _POSITION_BYTES)  # last words, position
 
     def moved_since(self, mark: Any) -> bool:
         return bool(self.mark() != mark)
