@@ -84,6 +84,11 @@ class RowLayout:
         return sum(leaf.row_bytes for leaf in self.leaves)
 
     @cached_property
+    def has_keys(self) -> bool:
+        """Whether there is a dict in it."""
+        return _has_keys(self.tree)
+
+    @cached_property
     def key(self) -> int:
         """Equal in all processes for equal layouts."""
         return zlib.crc32(repr((self.tree, self.leaves)).encode())
@@ -214,6 +219,10 @@ def _tree(sample: Any, reference: Any) -> Branch | Leaf:
     if kind is np.ndarray or kind is np.memmap:
         kind = np.ndarray
     return Leaf(leaf_kind, kind, reference.dtype, tuple(reference.shape[1:]))
+
+
+def _has_keys(node: Branch | Leaf) -> bool:
+    return isinstance(node, Branch) and (node.keys is not None or any(map(_has_keys, node.children)))
 
 
 def _collect(node: Branch | Leaf, leaves: list[Leaf]) -> None:

@@ -111,7 +111,7 @@ class SampleMaker:
     def likely_layout(self, sample: Any, rows: int) -> RowLayout | None:
         """The layout of the samples before, for whoever writes all of them and finds out; only the order of keys must be looked at."""
         last = self._last_layout
-        return last if last is not None and _same_order(last.tree, sample) else None
+        return last if last is not None and (not last.has_keys or _same_order(last.tree, sample)) else None
 
     def layout_of(self, sample: Any, rows: int) -> RowLayout | None:
         """The layout this sample has, known or newly learned; None where its batch of `rows` rows is better collated."""
