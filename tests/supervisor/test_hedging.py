@@ -15,7 +15,7 @@ from antifreeze import DataLoader
 from antifreeze.supervisor import watch
 from antifreeze.supervisor.hedging import Piece
 from antifreeze.supervisor.policy import LATE_AT_LEAST_S, LATE_SAMPLE, LATE_TASK, is_late
-from antifreeze.supervisor.state import Ending, FreeSlot, Gather, Phase, PoolState, RowFailed, Send, TakenBack, TaskEnded, WorkerGone
+from antifreeze.supervisor.state import Ending, FreeSlot, Gather, Phase, PoolState, RowFailed, Send, TakenBack, TaskEnded, WorkerBack, WorkerGone
 
 from .tables import SLOT, Bad, discard, ended, gone, rows_done, state_of
 
@@ -158,6 +158,18 @@ def test_what_was_not_begun_is_not_raced_any_more() -> None:
     assert state.handle(TakenBack(other, (number,))) == [FreeSlot(HEDGE)]
     assert not state.workers[other].queue
     assert state.late_task([0]) is not None
+
+
+@pytest.mark.parametrize("forgive", [False, True])
+def test_a_sample_that_outlasts_both_workers_is_bad_and_not_raced_for_ever(forgive: bool) -> None:
+    state, other = hedged(workers=2, forgive=forgive)
+    number = state.workers[other].queue[0].number
+    state.handle(WorkerGone(0, 0, 1, "overdue", final=True))
+    state.handle(WorkerBack(0))
+    assert state.late_task([other]) is None
+    state.handle(WorkerGone(other, number, 1, "overdue too", final=True))
+    batch = state.batches[0]
+    assert (batch.bad_rows if forgive else batch.errors) == {1: "overdue too"}
 
 
 def test_the_end_of_the_epoch_waits_for_both() -> None:

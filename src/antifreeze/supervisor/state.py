@@ -278,7 +278,10 @@ class PoolState:
     def _may_hedge(self, task: Task) -> bool:
         races = self._races
         known = task.worker is None and task.number in self._tasks and not self.batches[task.batch].discarded
-        return known and not races.is_hedge(task.number) and races.hedge_of(task.number) is None
+        if not known or races.is_hedge(task.number) or races.hedge_of(task.number) is not None:
+            return False
+        strikes = self.batches[task.batch].strikes  # a worker ended at it: no race again, or it would never be bad
+        return WHOLE_BATCH not in strikes and not any(row in strikes for row in task.row_range())
 
     def hedge(self, task: Task, slot: int) -> list[Action]:
         """Once more, by somebody idle, into `slot`."""
@@ -472,14 +475,10 @@ class PoolState:
 
     def _orphaned(self, task: Task, event: WorkerGone) -> list[Action]:
         batch, hedge = self.batches[task.batch], self._races.hedge_of(task.number)
-        suspect = event.row if task.number == event.task else None
-        if suspect is not None and suspect != WHOLE_BATCH and suspect not in task.row_range():
-            suspect = None
         if batch.discarded:
             return self._drop(task)
+        suspect = self._strike(task, event)
         if hedge is not None:
-            if suspect is not None:
-                batch.strikes[suspect] = batch.strikes.get(suspect, 0) + 1
             self._put_hedge_in_place_of(task, hedge)
             return self._free(task.slot)
         if suspect is not None:
@@ -489,9 +488,17 @@ class PoolState:
         self.backlog.appendleft(task)
         return []
 
+    def _strike(self, task: Task, event: WorkerGone) -> int | None:
+        """The row (or WHOLE_BATCH) of the task that its worker ended at, which is counted; None where it was at none of it."""
+        row = event.row if task.number == event.task else None
+        if row is None or (row != WHOLE_BATCH and row not in task.row_range()):
+            return None
+        strikes = self.batches[task.batch].strikes
+        strikes[row] = strikes.get(row, 0) + 1
+        return row
+
     def _retry_suspect(self, task: Task, row: int, event: WorkerGone) -> None:
         batch = self.batches[task.batch]
-        batch.strikes[row] = batch.strikes.get(row, 0) + 1
         del self._tasks[task.number]
         batch.open_tasks.discard(task.number)
         bad = event.final or batch.strikes[row] >= event.strikes
