@@ -15,7 +15,19 @@ from antifreeze import DataLoader
 from antifreeze.supervisor import watch
 from antifreeze.supervisor.hedging import Piece
 from antifreeze.supervisor.policy import LATE_AT_LEAST_S, LATE_SAMPLE, LATE_TASK, is_late
-from antifreeze.supervisor.state import Ending, FreeSlot, Gather, Phase, PoolState, RowFailed, Send, TakenBack, TaskEnded, WorkerBack, WorkerGone
+from antifreeze.supervisor.state import (
+    Ending,
+    FreeSlot,
+    Gather,
+    Phase,
+    PoolState,
+    RowFailed,
+    Send,
+    TakenBack,
+    TaskEnded,
+    WorkerBack,
+    WorkerGone,
+)
 
 from .tables import SLOT, Bad, discard, ended, gone, rows_done, state_of
 

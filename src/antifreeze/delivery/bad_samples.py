@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,11 +89,15 @@ class BadSampleDesk:
         path = self._options.bad_samples_file
         if path is None:
             return
-        with open(path, "a") as lines:
-            lines.write(json.dumps(record.as_dict()) + "\n")
-        if not self._dataset_saved:
-            self._dataset_saved = True
-            save_dataset(self._dataset, path)
+        try:
+            with open(path, "a", encoding="utf-8", errors="replace") as lines:
+                lines.write(json.dumps(record.as_dict()) + "\n")
+            if not self._dataset_saved:
+                self._dataset_saved = True
+                save_dataset(self._dataset, path)
+        except OSError as why:  # it is no reason to end the training, and hides no error
+            text = f"bad_samples_file={path!r} cannot be written: {why.strerror}; it lacks {record.failure.describe()}"
+            print(f"antifreeze: {text}", file=sys.stderr, flush=True)
 
     def _check_limit(self, epoch: int, samples: int | None) -> None:
         limit = self._options.max_bad_samples

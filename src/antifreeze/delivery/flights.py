@@ -38,6 +38,7 @@ class InFlight:
     stream: int | None
     attempts: dict[int, int] = field(default_factory=dict)
     moved_up: int = 0  # samples at its end that went to earlier batches
+    cut: bool = False  # some went before it was given out
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ class Flights:
             rows = planned.rows
             if rows != self._shape.batch_rows:
                 tasks = self._tasks_for(rows)
+                self.in_flight[ticket].cut = rows < planned.after.samples - planned.position
             divisible = self._shape.auto_collation and isinstance(indices, (list, array))
             content = Content(indices, planned.position, divisible, rows=divisible and self._may_split)
             self.pool.submit(ticket, content, rows, tasks, worker)
@@ -211,11 +213,12 @@ class Flights:
             self.pool.ring.give_back(batch.slot)
 
     def take_last(self, but: InFlight | None) -> Any:
-        while self.planned and isinstance(self.planned[-1], PlannedBatch):
+        if self.planned and isinstance(self.planned[-1], PlannedBatch):
             indices = self.planned[-1].indices
-            if indices:
-                return indices.pop()
-            self.planned.pop()
+            last = indices.pop()
+            if not indices:
+                self.planned.pop()  # there is nothing left to load
+            return last
         for flight in reversed(self.in_flight.values()):
             if flight is but or flight.planned is None:
                 return None

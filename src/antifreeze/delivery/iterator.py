@@ -368,7 +368,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 return self._load_at_once()
             while True:
                 flight, batch = self._next_resolved()
-                if flight.moved_up and batch.phase is not Phase.FAILED and not self._repair.shorten(flight, batch):
+                if (flight.moved_up or flight.cut) and batch.phase is not Phase.FAILED and not self._repair.shorten(flight, batch):
                     continue
                 if batch.phase is not Phase.HOLED or self._repair.repair(flight, batch):
                     break

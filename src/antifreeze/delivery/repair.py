@@ -18,6 +18,7 @@ from antifreeze.delivery.position import length_of
 from antifreeze.options import OnBadSample, Options
 from antifreeze.supervisor.state import Batch, Phase
 from antifreeze.supervisor.work import Content
+from antifreeze.worker.fetch import few
 from antifreeze.worker.seeding import sample_seed
 
 _REPLACEMENTS = 8
@@ -51,38 +52,48 @@ class Repair:
         """Whether the batch can be delivered as it is now; otherwise some of it is being loaded again."""
         content = self._flights.pool.contents[batch.number]
         assert flight.planned is not None
-        fills: dict[int, Any] = {}
-        for row in sorted(batch.bad_rows):
+        choices: dict[int, OnBadSample] = {}
+        for row in sorted(batch.bad_rows):  # all are decided before any sample moves up: with a batch that fails none is lost
             failure = failure_of(batch.bad_rows[row])
             index = content.indices[row] if self._auto_collation else content.indices
-            choice = self._desk.decide(
-                failure,
-                index,
-                epoch=self._ledger.timing.epochs,
-                batch=flight.planned.number,
-                seed=sample_seed(self._flights.cursor.base_seed, self._flights.cursor.epoch, content.position + row),
-                samples=length_of(self._dataset),
-            )
-            if choice is OnBadSample.RAISE:
+            try:
+                choices[row] = self._desk.decide(
+                    failure,
+                    index,
+                    epoch=self._ledger.timing.epochs,
+                    batch=flight.planned.number,
+                    seed=sample_seed(self._flights.cursor.base_seed, self._flights.cursor.epoch, content.position + row),
+                    samples=length_of(self._dataset),
+                )
+            except Exception as error:
+                _add_note(error, f"this was about {failure.describe()}")
+                _add_note(error, f"batch {flight.planned.number} is not delivered: samples {few(content.indices)}")
+                self._skip(batch)
+                raise
+            if choices[row] is OnBadSample.RAISE:
                 batch.errors[row] = batch.bad_rows[row]
                 batch.phase = Phase.FAILED
                 return True
+        fills: dict[int, Any] = {}
+        for row, choice in choices.items():
             other = self._other_sample(flight, choice, content.position + row, row)
             if other is not None:
                 fills[row] = other
+            elif choice is OnBadSample.SKIP and self._moves_up and self._drop_last:
+                return self._skip(batch)  # the last one, and it cannot be full
         return self._fill(batch, content, fills)
 
     def _fill(self, batch: Batch, content: Content, fills: dict[int, Any]) -> bool:
         if not self._auto_collation:
             if not fills:
-                return self._skip_empty(batch)
+                return self._skip(batch)
             self._flights.pool.reload(batch.number, fills[0], 1)
             return False
         if batch.must_reload or batch.layout is None:
             kept = [fills.get(row, index) for row, index in enumerate(content.indices) if row in fills or row not in batch.bad_rows]
             if not kept:
                 batch.phase, batch.rows_loaded = Phase.READY, 0
-                return self._skip_empty(batch)
+                return self._skip(batch)
             self._flights.pool.reload(batch.number, kept, len(kept))
             return False
         for row, index in fills.items():
@@ -90,11 +101,11 @@ class Repair:
         if fills:
             return False
         if len(batch.bad_rows) == batch.rows:
-            return self._skip_empty(batch)
+            return self._skip(batch)
         return True
 
-    def _skip_empty(self, batch: Batch) -> bool:
-        """Every sample of it was bad: there is nothing to deliver."""
+    def _skip(self, batch: Batch) -> bool:
+        """It is not delivered: every sample of it was bad, or it would be short where short ones are dropped."""
         flight = self._flights.in_flight[batch.number]
         self._flights.note_delivered(flight, batch)
         self._flights.let_go(flight, batch)
@@ -105,7 +116,7 @@ class Repair:
     def _other_sample(self, flight: InFlight, choice: OnBadSample, position: int, row: int) -> Any:
         """The index that takes the place of a bad one; None leaves the batch short."""
         if choice is OnBadSample.SKIP and self._world_size == 1:
-            return self._next_spare(flight) if self._options.keep_batches_full and self._flights.plan.composes else None
+            return self._next_spare(flight) if self._moves_up else None
         if choice is OnBadSample.SKIP and not self._options.keep_batches_full:
             return None
         # under DDP nothing moves up, so that every rank keeps its number of batches
@@ -114,6 +125,11 @@ class Repair:
         if samples is None or attempt >= _REPLACEMENTS:
             return None
         return replacement(self._flights.cursor.base_seed, position, attempt, samples)
+
+    @property
+    def _moves_up(self) -> bool:
+        """Whether the next sample of the order takes the place of one that is skipped."""
+        return self._options.keep_batches_full and self._world_size == 1 and self._flights.plan.composes
 
     def _next_spare(self, flight: InFlight) -> Any:
         """The sample that moves up: the next of the order, or, with the end of the order in sight, the last of the last batch."""
@@ -131,7 +147,9 @@ class Repair:
         """A last batch whose samples moved up: whether what is left of it can be delivered now."""
         left = batch.rows - flight.moved_up
         if left <= 0 or self._drop_last:
-            return self._skip_empty(batch)
+            return self._skip(batch)
+        if not flight.moved_up:
+            return True
         content = self._flights.pool.contents[batch.number]
         for row in range(left, batch.rows):
             batch.bad_rows.pop(row, None)
@@ -143,3 +161,8 @@ class Repair:
         if batch.phase is Phase.HOLED and not batch.bad_rows:
             batch.phase = Phase.READY
         return batch.phase is not Phase.HOLED
+
+
+def _add_note(error: Exception, text: str) -> None:
+    if hasattr(error, "add_note"):
+        error.add_note(f"antifreeze: {text}")
