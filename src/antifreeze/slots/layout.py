@@ -52,6 +52,10 @@ class Leaf:
     dtype: torch.dtype
     shape: tuple[int, ...]
 
+    @property
+    def is_tensor(self) -> bool:
+        return self.kind is LeafKind.TENSOR
+
     @cached_property
     def row_bytes(self) -> int:
         count = 1
@@ -174,6 +178,16 @@ def transpose(layout: RowLayout, samples: Sequence[Any]) -> list[Sequence[Any]]:
 def write_column(leaf: Leaf, into: torch.Tensor, column: Sequence[Any]) -> None:
     """Copies `column` into the rows of `into`, all of one kind, dtype and shape, or raises Irregular."""
     _WRITERS[leaf.kind](leaf, into, column)
+
+
+def starts_as(layout: RowLayout, sample: Any) -> bool:
+    """Whether a batch whose first sample this is has the layout's containers and tensors of its dtypes."""
+    parts: list[Any] = []
+    try:
+        _flatten(layout.tree, sample, parts)
+    except Irregular:
+        return False
+    return all(getattr(part, "dtype", leaf.dtype) == leaf.dtype for leaf, part in zip(layout.leaves, parts, strict=True) if leaf.is_tensor)
 
 
 def write_sample(layout: RowLayout, columns: Sequence[torch.Tensor], row: int, sample: Any) -> None:

@@ -27,7 +27,7 @@ from torch.utils.data import Subset
 
 from antifreeze.errors import BadSample, BatchNotPicklable, LoadingError
 from antifreeze.slots import parcel
-from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, RowLayout, learn, transpose, write_column, write_sample
+from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, RowLayout, learn, starts_as, transpose, write_column, write_sample
 from antifreeze.torch_private import default_collate, default_convert
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.gather import Gather, gather_of
@@ -109,9 +109,12 @@ class SampleMaker:
         self.may_write_rows = config.auto_collation and config.collate_fn is default_collate
 
     def likely_layout(self, sample: Any, rows: int) -> RowLayout | None:
-        """The layout of the samples before, for whoever writes all of them and finds out; only the order of keys must be looked at."""
+        """The layout of the samples before, for whoever writes all of them and finds out; but the first one has the say about the
+        order of keys and the dtypes of a batch."""
         last = self._last_layout
-        return last if last is not None and (not last.has_keys or _same_order(last.tree, sample)) else None
+        if last is None or not starts_as(last, sample) or (last.has_keys and not _same_order(last.tree, sample)):
+            return None
+        return last
 
     def layout_of(self, sample: Any, rows: int) -> RowLayout | None:
         """The layout this sample has, known or newly learned; None where its batch of `rows` rows is better collated."""
