@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from antifreeze.checks.code.module import Function, Module
 from antifreeze.checks.code.program import LoaderCall, Program
 from antifreeze.checks.code.rule import Alarm, rule
+from antifreeze.checks.code.rules_init import init_attributes
 from antifreeze.doctor.findings.model import Confidence, Severity
 
 FRESH = ("spawn", "forkserver")
@@ -40,12 +41,12 @@ def not_picklable_under_spawn(program: Program) -> Iterator[Alarm]:
             if told is None and argument == "dataset":
                 told = _nameless_in_dataset(program, call)
             if told is not None:
-                node, what = told
+                module, node, what = told
                 advice = (
                     "give it a name at the top of the module",
                     "antifreeze.DataLoader sends such things by value (cloudpickle)",
                 )
-                yield Alarm(call.module, node, f"{what} cannot be sent to a worker that is started by {how}", advice)
+                yield Alarm(module, node, f"{what} cannot be sent to a worker that is started by {how}", advice)
 
 
 def fresh_loaders(program: Program) -> Iterator[LoaderCall]:
@@ -54,27 +55,49 @@ def fresh_loaders(program: Program) -> Iterator[LoaderCall]:
             yield call
 
 
-def _nameless(program: Program, module: Module, value: ast.expr) -> tuple[ast.AST, str] | None:
+def _nameless(program: Program, module: Module, value: ast.expr) -> tuple[Module, ast.AST, str] | None:
     value = module.value_of(value)
     if isinstance(value, ast.Lambda):
-        return value, "a lambda"
+        return module, value, "a lambda"
     if isinstance(value, ast.Name):
         local = _local_function(module, value)
-        return (value, f"the local function {local.name}") if local else None
+        return (module, value, f"the local function {local.name}") if local else None
     return None
 
 
-def _nameless_in_dataset(program: Program, call: LoaderCall) -> tuple[ast.AST, str] | None:
+def _nameless_in_dataset(program: Program, call: LoaderCall) -> tuple[Module, ast.AST, str] | None:
     made = call.given("dataset")
     if not isinstance(made, ast.Call):
         return None
-    for node in ast.walk(made):
-        if isinstance(node, ast.Lambda):
-            return node, "a lambda"
+    given = _kept_lambda(call.module, made)
+    if given is not None:
+        return call.module, given, "a lambda"
     dataset = program.dataset_of(call)
-    if dataset is not None and not isinstance(dataset.module.scope_of(dataset.node), ast.Module):
-        return made, f"the local class {dataset.name}"
+    if dataset is None:
+        return None
+    if not isinstance(dataset.module.scope_of(dataset.node), ast.Module):
+        return call.module, made, f"the local class {dataset.name}"
+    if any(dataset.method(name) for name in ("__getstate__", "__reduce__", "__reduce_ex__")):
+        return None  # it says itself what is sent
+    for module, _, attribute, value in init_attributes(program, dataset):
+        kept = _kept_lambda(module, value)
+        if kept is not None:
+            return module, kept, f"{dataset.name}.{attribute}, a lambda,"
     return None
+
+
+def _kept_lambda(module: Module, value: ast.expr) -> ast.Lambda | None:
+    """One that the value still holds: given to a class or in a list, and not used up on the way, as the key of `sorted` is."""
+    if isinstance(value, ast.Lambda):
+        return value
+    parts: list[ast.expr] = []
+    if isinstance(value, (ast.List, ast.Tuple)):
+        parts = value.elts
+    elif isinstance(value, ast.Dict):
+        parts = value.values
+    elif isinstance(value, ast.Call) and module.called(value).rpartition(".")[2][:1].isupper():
+        parts = [*value.args, *(keyword.value for keyword in value.keywords)]
+    return next((found for part in parts if (found := _kept_lambda(module, part)) is not None), None)
 
 
 def _local_function(module: Module, name: ast.Name) -> Function | None:
