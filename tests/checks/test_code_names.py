@@ -21,6 +21,10 @@ LOADS = "class D(Dataset):\n    def __init__(self, paths):\n        self.x = {}\
 GET = "class D(Dataset):\n  def __getitem__(self, i):\n"
 LAMBDA = "DataLoader(ds, 2, num_workers=1, collate_fn=lambda x: x{})"
 
+SPAWNED = "if __name__ == '__main__':\n  DataLoader({}, 2, num_workers=1, multiprocessing_context='spawn')"
+KEEPS = "class D(Dataset):\n  def __init__(self, paths):\n    self.f = {}\n  def __getitem__(self, i):\n    return self.f[i]\n"
+RANKS = "s = DistributedSampler(ds)\nloader = DataLoader(ds, 8, sampler=s)\n"
+
 
 def codes(text: str, start: str = "fork") -> list[str]:
     return [each.code for each in code_findings(follow_imports(parse_source("nowhere/script.py", PREAMBLE + text), start))]
@@ -62,6 +66,18 @@ def codes(text: str, start: str = "fork") -> list[str]:
         (LAMBDA.format(""), []),
         (LAMBDA.format(", multiprocessing_context='spawn'"), ["no-main-guard", "not-picklable-under-spawn"]),
         ("import antifreeze\nantifreeze." + LAMBDA.format(", multiprocessing_context='spawn'"), []),
+        (SPAWNED.format("D(sorted(paths, key=lambda p: p.stem))"), []),  # used up before anything is sent
+        (SPAWNED.format("D(read().filter(lambda row: row.x))"), []),
+        (SPAWNED.format("D(Compose([Lambda(lambda x: x)]))"), ["not-picklable-under-spawn"]),
+        (KEEPS.format("lambda x: x") + SPAWNED.format("D(paths)"), ["not-picklable-under-spawn"]),
+        (KEEPS.format("sorted(paths, key=lambda x: x)") + SPAWNED.format("D(paths)"), []),
+        (KEEPS.format("lambda x: x") + "  def __getstate__(self): return {}\n" + SPAWNED.format("D(paths)"), []),
+        # epochs by another name
+        (RANKS + "for e in range(9):\n  for b in loader:\n    f(b)", ["set-epoch-missing"]),
+        (RANKS + "while steps < 9:\n  for b in loader:\n    f(b)", ["set-epoch-missing"]),
+        (RANKS + "for e in range(9):\n  s.set_epoch(e)\n  for b in loader:\n    f(b)", []),
+        (RANKS + "for model in models:\n  for b in loader:\n    f(b)", []),
+        (RANKS + "for b in loader:\n  f(b)", []),
         # loading in __init__
         (LOADS.format("[Image.open(p) for p in paths]"), ["data-loaded-in-init"]),
         (LOADS.format("[Image.open(p).size for p in paths]"), []),

@@ -138,9 +138,12 @@ for epoch in range(10):
 )
 def set_epoch_missing(program: Program) -> Iterator[Alarm]:
     told = any(isinstance(node, ast.Attribute) and node.attr == "set_epoch" for module in program.modules for node in ast.walk(module.tree))
-    if told or program.has_trainer or not any(has_epochs(module) for module in program.modules):
+    if told or program.has_trainer:
         return
+    named = any(has_epochs(module) for module in program.modules)
     for call in program.loaders:
+        if not named and not is_repeated(call, counted=True):
+            continue
         sampler = call.given("sampler")
         if isinstance(sampler, ast.Call) and call.module.called(sampler).rpartition(".")[2] == DISTRIBUTED_SAMPLER:
             shuffle = next((keyword.value for keyword in sampler.keywords if keyword.arg == "shuffle"), None)
@@ -156,6 +159,19 @@ def set_epoch_missing(program: Program) -> Iterator[Alarm]:
 def has_epochs(module: Module) -> bool:
     """A `for epoch in …` that is not empty of loops or calls."""
     return any(isinstance(node, ast.For) and "epoch" in ast.unparse(node.target).lower() for node in ast.walk(module.tree))
+
+
+def is_repeated(call: LoaderCall, counted: bool = False) -> bool:
+    """It is iterated in a loop that it was not made in: once per epoch, whatever that loop's variable is called. With `counted` only
+    `for … in range(…)` and `while` are such loops: one over models or thresholds is no training."""
+    made = call.node.lineno
+    for loop in loops_over(call):
+        outer = next((each for each in call.module.above(loop) if isinstance(each, (ast.For, ast.While))), None)
+        if outer is None or made in range(outer.lineno, (outer.end_lineno or 0) + 1):
+            continue
+        if not counted or isinstance(outer, ast.While) or call.module.called(outer.iter).rpartition(".")[2] in ("range", "trange", "count"):
+            return True
+    return False
 
 
 def loops_over(call: LoaderCall) -> Iterator[ast.For]:
@@ -242,12 +258,9 @@ def persistent_workers_missing(program: Program) -> Iterator[Alarm]:
         known = workers is ... or (isinstance(workers, int) and workers > 0)
         if call.is_ours or not known or not call.is_complete or "persistent_workers" in call.arguments or _is_changed(call):
             continue
-        for loop in loops_over(call):
-            outer = next((each for each in call.module.above(loop) if isinstance(each, (ast.For, ast.While))), None)
-            if outer is not None and call.node.lineno not in range(outer.lineno, (outer.end_lineno or 0) + 1):
-                advice = ("give persistent_workers=True",)
-                yield Alarm(call.module, call.node, "the workers of this loader are started again in every epoch", advice)
-                break
+        if is_repeated(call):
+            advice = ("give persistent_workers=True",)
+            yield Alarm(call.module, call.node, "the workers of this loader are started again in every epoch", advice)
 
 
 def _is_changed(call: LoaderCall) -> bool:
