@@ -325,6 +325,13 @@ FINE: list[tuple[str, Examination]] = [
 ]
 
 
+def test_healthy_but_idle_workers_point_at_the_loop() -> None:
+    rests = process(LOOP, thread(LOOP, sample(COMPUTING), sample(COMPUTING, switches=99)), feeder(200, ran=True))
+    ahead, behind = diagnose(exam(rests, idle_worker(W0, 0))).verdict, diagnose(exam(rests, moving_worker(W0, 0))).verdict  # type: ignore[arg-type]
+    assert (ahead.code, behind.code) == ("healthy", "healthy")
+    assert "the loader is innocent" in ahead.advice[0] and "antifreeze profile" in behind.advice[0]
+
+
 @pytest.mark.parametrize(("code", "facts"), FINE, ids=[f"{row[0]}-{number}" for number, row in enumerate(FINE)])
 def test_no_wolf(code: str, facts: Examination) -> None:
     diagnosis = diagnose(facts)

@@ -215,14 +215,26 @@ def healthy(case: Case) -> Iterator[Finding]:
         if loader.moved:
             yield finding(
                 "healthy",
-                f"nothing is frozen: {loader.name} and its {plural(len(loader.workers), 'worker')} went on while they were watched",
+                f"nothing is frozen: {_with_workers(loader)} watched",
                 evidence=[f"the loop waited for data in {percent(loader.waiting_share)} of {len(loader.seen)} looks", loop_line(loader)],
-                advice=["if it feels slow, `--seconds 20` watches longer, and `antifreeze profile` measures the data set"],
+                advice=[_if_it_feels_slow(loader)],
                 severity=Severity.HEALTHY,
                 confidence=Confidence.LIKELY,
                 where=loader.place,
                 pid=loader.process.pid,
             )
+
+
+def _with_workers(loader: LoaderCase) -> str:
+    if not loader.workers:
+        return f"{loader.name} went on while it was"
+    return f"{loader.name} and its {plural(len(loader.workers), 'worker')} went on while they were"
+
+
+def _if_it_feels_slow(loader: LoaderCase) -> str:
+    if loader.workers and loader.waiting_share <= SELDOM and is_innocent(loader):
+        return "if it feels slow, the loader is innocent: it waits for the loop; profile that (py-spy record, torch.profiler)"
+    return "if it feels slow, `--seconds 20` watches longer, and `antifreeze profile` measures the data set"
 
 
 def no_loader(case: Case) -> Iterator[Finding]:
