@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from antifreeze.doctor.facts.model import Blindness, Examination
 from antifreeze.doctor.findings.diagnose import diagnose
 from antifreeze.doctor.report.as_json import as_dict, json_text
 from antifreeze.doctor.report.html import html_page
+from antifreeze.doctor.report.page import write_whole
 from antifreeze.doctor.report.text import plain_text, print_text
 
 BLIND = Blindness("the Python stacks", "not allowed", "`sudo …`")
@@ -111,3 +113,16 @@ def test_an_idle_pair_has_rows() -> None:
     pair = exam(loop_process(moving=True), idle_worker(W0, 0))
     text = plain_text(pair, diagnose(pair))
     assert len([line for line in text.splitlines() if re.match(r"\s+10[012]  ", line)]) == 3
+
+
+def test_a_page_is_written_through_a_link_and_into_what_is_no_file(tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target.html", tmp_path / "link.html", tmp_path / "pipe"
+    link.symlink_to(target)
+    write_whole(str(link), "page")
+    assert link.is_symlink() and target.read_text() == "page"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(str(pipe), "page")  # as /dev/stdout or /dev/null, which root could replace by a file
+    assert os.read(reader, 99) == b"page" and pipe.is_fifo()
+    os.close(reader)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link.html", "pipe", "target.html"]

@@ -160,6 +160,8 @@ def test_bad_samples_can_be_left_out(folder: Path, capsys: pytest.CaptureFixture
         (["data_for_profile:small", "--step", "data_for_profile:step", "--step-ms", "3"], "say the same twice"),
         (["data_for_profile:small", "--compare", "absent.json"], "absent.json cannot be read"),
         (["data_for_profile:small", "--compare", "train.py"], "it is no JSON"),
+        (["data_for_profile:never", "--save", "absent/x.json"], "measurements could not be written to absent/x.json: there is no folder"),
+        (["data_for_profile:never", "--html", "."], "the page could not be written to .: it is a folder"),
         (["train.py"], "give --loader NAME"),
         (
             ["train.py", "--loader", "test_loader"],

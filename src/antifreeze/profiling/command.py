@@ -14,7 +14,7 @@ from typing import Any
 from antifreeze.checks.errors import NotCheckable
 from antifreeze.checks.target import load_target
 from antifreeze.doctor.report.as_json import plain
-from antifreeze.doctor.report.page import write_whole
+from antifreeze.doctor.report.page import why_not_writable, write_whole
 from antifreeze.doctor.report.text import print_lines
 from antifreeze.profiling.compare import changes, read_profile
 from antifreeze.profiling.html import html_page
@@ -71,6 +71,7 @@ def _number(text: str, low: float, high: float, unit: str) -> float:
 def run(args: argparse.Namespace) -> int:
     try:
         before = read_profile(args.compare) if args.compare else None
+        _check_files(args)
         plan = Plan(args.seconds, args.max_workers, args.step_ms / 1000 if args.step_ms else None, _step(args))
         workload = workload_of(_target(args), _name(args), args.batch_size, args.skip_bad)
         with Progress() as progress:
@@ -80,6 +81,14 @@ def run(args: argparse.Namespace) -> int:
         print(f"antifreeze profile: {error}", file=sys.stderr)
         return WRONG_USAGE
     return DONE
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Before half a minute of measuring, and not after it."""
+    for path, what in ((args.save, "measurements"), (args.html, "page")):
+        reason = why_not_writable(path) if path else None
+        if reason is not None:
+            raise NotCheckable(f"the {what} could not be written to {path}: {reason}")
 
 
 def _target(args: argparse.Namespace) -> Any:

@@ -15,8 +15,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from antifreeze.doctor.report.page import why_not_writable
 from antifreeze.errors import AntifreezeError, OptionError
-from antifreeze.running.settings import FIRST, MARK, SETTINGS, as_environment, read_settings, split_command_line, unknown_variables
+from antifreeze.running.settings import (
+    FIRST,
+    MARK,
+    SETTINGS,
+    Settings,
+    as_environment,
+    read_settings,
+    split_command_line,
+    unknown_variables,
+)
 
 WRONG_USAGE = 2
 
@@ -40,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, rest: Sequence[str] = ()) -> int:
     words = {setting.name: value for setting in SETTINGS if (value := getattr(args, setting.name)) is not None}
     try:
-        read_settings(words, os.environ)
+        _check_files(read_settings(words, os.environ))
         target = _checked_target(rest)
         flags = _python_flags()
     except AntifreezeError as error:
@@ -56,6 +66,19 @@ def run(args: argparse.Namespace, rest: Sequence[str] = ()) -> int:
     except OSError as error:
         print(f"antifreeze run: {sys.executable} could not be started: {error.strerror}", file=sys.stderr)
     return WRONG_USAGE
+
+
+def _check_files(settings: Settings) -> None:
+    """What is written at the end of a long run must not fail only there."""
+    report = None if settings.report in ("text", "none") else settings.report
+    files = {"--trace": settings.trace, "--report": report}
+    files |= {
+        flag: settings.options.get(name) for name, flag in (("story_file", "--story-file"), ("bad_samples_file", "--bad-samples-file"))
+    }
+    for flag, path in files.items():
+        reason = why_not_writable(path) if path is not None else None
+        if reason is not None:
+            raise OptionError(f"{flag} {path}: cannot be written: {reason}")
 
 
 def _marks() -> dict[str, str]:

@@ -54,6 +54,11 @@ def listed_items(lines: Iterable[str]) -> str:
 
 def write_whole(path: str, text: str) -> None:
     """Whole or not at all: a reader of the file never sees half of it. Raises OSError."""
+    path = os.path.realpath(path)  # a link stays one
+    if os.path.exists(path) and not os.path.isfile(path):  # /dev/stdout, /dev/null, a pipe: written to, never replaced
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return
     part = f"{path}.part"
     try:
         with open(part, "w", encoding="utf-8") as file:
@@ -63,3 +68,14 @@ def write_whole(path: str, text: str) -> None:
         if os.path.isfile(part):
             os.unlink(part)
         raise
+
+
+def why_not_writable(path: str) -> str | None:
+    """Asked before hours of work whose result goes there; nothing is made or changed."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        return "it is a folder"
+    if not os.path.isdir(folder):
+        return f"there is no folder {folder}"
+    asked = path if os.path.exists(path) else folder
+    return None if os.access(asked, os.W_OK) else f"{asked} may not be written"
