@@ -10,6 +10,7 @@ import pytest
 
 from antifreeze.profiling.compare import Change, changes
 from antifreeze.profiling.gil import believed, gil_text, two_threads
+from antifreeze.profiling.measure import confirm_depth
 from antifreeze.profiling.model import Kind, Place, Profile, Samples, Trial
 from antifreeze.profiling.recommend import limit_of, needed_workers, next_count, next_with_step, recommend
 from antifreeze.profiling.text import bins
@@ -83,6 +84,32 @@ def test_depth_leaves_its_default_only_for_a_clear_difference() -> None:
     for rate, spread, expected in ((110, 0.01, False), (130, 0.01, True), (130, 0.5, False)):
         deep = trial(2, rate, prefetch=8, spread=spread)
         assert ("prefetch_factor=8" in recommend(profile({0: 50, 2: 100}, depths=(deep,))).line) == expected
+
+
+def test_a_larger_batch_is_compared_with_what_is_recommended() -> None:
+    deep, large = trial(2, 200, prefetch=1), trial(2, 150, batch_size=128)
+    assert "batch_size=128 would load 1.5 × as fast" in recommend(profile({0: 50, 2: 100}, sizes=(large,))).hints[0]
+    with_depth = recommend(profile({0: 50, 2: 100}, sizes=(large,), depths=(deep,)))
+    assert with_depth.rate == 200 and not with_depth.hints  # 150 would be slower than the line to paste
+
+
+def test_a_depth_tried_with_other_workers_tells_nothing() -> None:
+    assert "prefetch_factor" not in recommend(profile({0: 50, 2: 100, 4: 200}, depths=(trial(2, 300, prefetch=8),))).line
+
+
+def test_a_depth_that_seems_better_is_confirmed_beside_the_default() -> None:
+    """The default was measured while something else ran: once more, it is as fast."""
+    found = profile({0: 50, 2: 100}, depths=(trial(2, 200, prefetch=1),))
+    asked: list[int] = []
+
+    def run(kind: Kind, workers: int) -> Trial:
+        asked.append(workers)
+        return trial(workers, 198, kind=kind)
+
+    confirmed = confirm_depth(found, found.trials[1], run)
+    assert asked == [2] and "prefetch_factor" not in recommend(confirmed).line and recommend(confirmed).rate == 198
+    sure = profile({0: 50, 2: 100}, depths=(trial(2, 101, prefetch=1),))
+    assert confirm_depth(sure, sure.trials[1], run) is sure and asked == [2]
 
 
 def test_the_model_waits_or_not() -> None:
@@ -238,5 +265,5 @@ def test_changes_and_what_they_mean() -> None:
     assert Change("a", "ms", 0, 5, less_is_better=True).word == "same"
     old, new = profile({0: 100, 1: 50}).as_dict(), profile({0: 100, 2: 300}).as_dict()
     words = {change.name: change.word for change in changes(old, new)}
-    assert words["0 workers"] == "same" and words["the best"] == "better"
-    assert "1 workers" not in words and "2 workers" not in words  # only what both have
+    assert words["no workers"] == "same" and words["the best"] == "better"
+    assert "1 worker" not in words and "2 workers" not in words  # only what both have

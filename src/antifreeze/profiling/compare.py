@@ -60,9 +60,10 @@ def _numbers(profile: dict[str, Any]) -> dict[tuple[str, str], float]:
         ("sample size", "bytes"): samples["sample_bytes"],
     }
     for trial in profile["trials"]:
-        kind = "threads" if trial["kind"] == "thread" else "workers"
-        found[f"{trial['workers']} {kind}", "samples/s"] = trial["rate"]
-        found[f"memory of one of {trial['workers']} {kind}", "bytes"] = trial["worker_pss"]
+        word, count = "thread" if trial["kind"] == "thread" else "worker", trial["workers"]
+        who = f"no {word}s" if count == 0 else f"{count} {word}{'' if count == 1 else 's'}"
+        found[who, "samples/s"] = trial["rate"]
+        found[f"memory of {'the' if count == 1 else 'one of'} {who}", "bytes"] = trial["worker_pss"]
     best = max(profile["trials"], key=lambda trial: trial["rate"])
     found["the best", "samples/s"] = best["rate"]
     found["first batch of the best", "ms"] = 1000 * best["first_batch_s"]

@@ -93,7 +93,7 @@ def _does_not_fit(done: Sequence[Trial], count: int, memory_available: int) -> b
 def recommend(profile: Profile) -> Recommendation:
     wanted = _wanted_rate(profile)
     chosen, why = _choose(profile, wanted)
-    depth = _better_depth(profile, chosen)
+    depth = better_depth(profile, chosen)
     stages = stages_of(profile, chosen)
     baseline = profile.present.rate if profile.present else None
     rate = max(chosen.rate, depth.rate) if depth else chosen.rate
@@ -105,7 +105,7 @@ def recommend(profile: Profile) -> Recommendation:
         why=why,
         stages=stages,
         step=_step(profile, chosen, wanted),
-        hints=tuple(_hints(profile, chosen)),
+        hints=tuple(_hints(profile, chosen, rate)),
     )
 
 
@@ -171,8 +171,12 @@ def _too_large(trial: Trial, memory_available: int) -> bool:
     return (trial.worker_pss or 0) * trial.workers > MEMORY_SHARE * memory_available
 
 
-def _better_depth(profile: Profile, chosen: Trial) -> Trial | None:
-    deeper = [trial for trial in profile.depths if trial.rate > chosen.rate * CLEARLY_BETTER and max(trial.spread, chosen.spread) < UNSURE]
+def better_depth(profile: Profile, chosen: Trial) -> Trial | None:
+    deeper = [
+        trial
+        for trial in profile.depths
+        if trial.workers == chosen.workers and trial.rate > chosen.rate * CLEARLY_BETTER and max(trial.spread, chosen.spread) < UNSURE
+    ]
     return max(deeper, key=lambda trial: trial.rate) if deeper else None
 
 
@@ -253,17 +257,16 @@ def _marked(stages: list[Stage], chosen: Trial, has_step: bool) -> list[Stage]:
     return [Stage(s.name, s.detail, s.seconds, s.rate, s is slowest) for s in stages]
 
 
-def _hints(profile: Profile, chosen: Trial) -> list[str]:
+def _hints(profile: Profile, chosen: Trial, rate: float) -> list[str]:
+    """`rate`: what the recommended line gives, with its prefetch depth."""
     hints = []
     samples = profile.samples
     larger = [
-        trial
-        for trial in profile.sizes
-        if trial.rate > chosen.rate * CLEARLY_BETTER and (trial.batch_size or 1) > (profile.batch_size or 1)
+        trial for trial in profile.sizes if trial.rate > rate * CLEARLY_BETTER and (trial.batch_size or 1) > (profile.batch_size or 1)
     ]
     if larger:
         best = max(larger, key=lambda trial: trial.rate)
-        hints.append(f"batch_size={best.batch_size} would load {best.rate / chosen.rate:.1f} × as fast, if training allows it")
+        hints.append(f"batch_size={best.batch_size} would load {best.rate / rate:.1f} × as fast, if training allows it")
     if chosen.growth is not None and chosen.growth > 5e6 and chosen.workers:
         hints.append(
             f"a worker grows by {chosen.growth / 1e6:.0f} MB per 1000 samples: `antifreeze.check(dataset)` measures what it copies"
