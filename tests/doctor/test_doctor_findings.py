@@ -32,6 +32,7 @@ from build_facts import (
     still,
     stuck_worker,
     thread,
+    worker_loop,
 )
 
 from antifreeze.doctor.facts.model import (
@@ -323,6 +324,30 @@ FINE: list[tuple[str, Examination]] = [
         exam(loop_process(), process(W0, running(W0, loading(0, batch=20)), feeder(301))),
     ),
 ]
+
+
+DRAWS = (
+    frame("Mine.__iter__", "/home/u/draw.py", 9),
+    frame("_BaseDataLoaderIter._next_index", f"{TORCH}/dataloader.py"),
+    frame("_MultiProcessingDataLoaderIter._try_put_index", f"{TORCH}/dataloader.py"),
+    frame("<module>", TRAIN, 20),
+)
+
+
+def test_a_sampler_that_does_not_come_back_is_not_called_the_training_loop() -> None:
+    found = diagnose(exam(process(LOOP, running(LOOP, DRAWS), feeder(200)), idle_worker(W0, 0), idle_worker(W1, 1))).verdict
+    assert (found.code, found.severity) == ("loop-is-slow", Severity.DISEASE)  # it has drawn for a minute
+    assert "its sampler at draw.py:9" in found.verdict and "what ends it" in found.advice[0]
+    asleep = diagnose(exam(process(LOOP, still(LOOP, DRAWS), feeder(200)), idle_worker(W0, 0), idle_worker(W1, 1))).verdict
+    assert asleep.code == "loop-blocked" and "in its sampler" in asleep.verdict and "loader is innocent" not in asleep.verdict
+
+
+def test_a_collate_function_of_any_name_is_told_from_a_sample() -> None:
+    fetch = frame("_MapDatasetFetcher.fetch", f"{TORCH}/_utils/fetch.py", 55, possibly_batched_index=[4, 5])
+    frames = (frame("pad", DATA, 7), fetch, *worker_loop(0, idx=9))
+    found = diagnose(exam(loop_process(), process(W0, running(W0, frames), feeder(301)))).verdict
+    assert found.code == "infinite-loop" and "collating the batch of samples [4, 5]" in found.verdict
+    assert any("collate_fn([dataset[index] for index in [4, 5]])" in line for line in found.advice)
 
 
 def test_healthy_but_idle_workers_point_at_the_loop() -> None:

@@ -13,6 +13,7 @@ WORKER_LOOP = ("_worker_loop", "torch/utils/data/_utils/worker.py")
 FETCH = ("fetch", "torch/utils/data/_utils/fetch.py")
 LOADER = "torch/utils/data/dataloader.py"
 PIN_LOOP = ("_pin_memory_loop", "torch/utils/data/_utils/pin_memory.py")
+OUR_PLAN = "antifreeze/plan/map_plan.py"
 QUEUES = "multiprocessing/queues.py"
 OUR_WORKER = ("run_worker", "antifreeze/worker/main.py")
 OUR_POOL, OUR_INLINE, OUR_PROCESSES = (
@@ -65,7 +66,20 @@ def stage_of(frames: Frames) -> str:
     """Which part of the loading a worker is in, in words."""
     if any("_utils/collate.py" in frame.file for frame in frames) or any(frame.name.startswith("collate") for frame in frames):
         return "collating"
-    return "in a sample"
+    return "collating" if _is_collate_function(frames) else "in a sample"
+
+
+def _is_collate_function(frames: Frames) -> bool:
+    """What torch's map-style fetcher calls itself is the data set, or, with all samples there, the user's collate function."""
+    fetch, inner = find(frames, *FETCH), above(frames, *FETCH)
+    if fetch is None or not inner or not fetch.function.startswith("_MapDatasetFetcher"):
+        return False
+    return is_users(inner[-1]) and inner[-1].name not in ("__getitem__", "__getitems__") and fetch.value("idx") is None
+
+
+def is_in_sampler(frames: Frames) -> bool:
+    """The loop asks its sampler for the next indices."""
+    return has(frames, "_next_index", LOADER) or any(frame.file.endswith(OUR_PLAN) for frame in frames)
 
 
 def short(frame: Frame) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from antifreeze.doctor.facts.model import Frame
 from antifreeze.doctor.findings.case import Case, Doing, LoaderCase, Loop
 from antifreeze.doctor.findings.cast import loop_by_frames
-from antifreeze.doctor.findings.frames import Frames, short, trace
+from antifreeze.doctor.findings.frames import Frames, is_in_sampler, short, trace
 from antifreeze.doctor.findings.model import Confidence, Finding, Severity, finding
 from antifreeze.doctor.findings.stalls import active_share, loop_line
 from antifreeze.doctor.findings.waits import WaitKind
@@ -34,11 +34,14 @@ KINDS = (
 )
 BUSY, LONG_S = 0.3, 60.0
 SELDOM, OFTEN = 0.2, 0.5
-OWN_CODE = "its own code"
+OWN_CODE, SAMPLER = "its own code", "its sampler"
+LONG_DRAW_S = 30.0
 
 
 def kind_of(frames: Frames) -> str:
     """What the loop is at, by the libraries on its stack; the innermost known one decides."""
+    if is_in_sampler(frames):
+        return SAMPLER
     for frame in frames:
         for kind, parts in KINDS:
             if any(part in frame.file for part in parts):
@@ -105,13 +108,16 @@ def loop_blocked(case: Case) -> Iterator[Finding]:
         own_will = loader.wait.kind is WaitKind.SLEEP
         yield finding(
             "loop-blocked",
-            f"the loader is innocent: {loader.name} itself waits for {loader.wait.kind.value}{_in(loader)}{_where(loader.place)}",
+            f"{_who(kind_of(loader.frames))}: {loader.name} itself waits for {loader.wait.kind.value}{_in(loader)}{_where(loader.place)}",
             evidence=[
                 f"stack: {trace(loader.frames)}",
                 f"system call: {loader.wait.call or 'unknown'}() on {loader.wait.file or 'no file'}, asleep for {seconds_text(asleep_s)}",
-                f"{_all(loader)} for work: batches are ready",
+                f"{_all(loader)} for work" + ("" if is_in_sampler(loader.frames) else ": batches are ready"),
             ],
-            advice=["look at that line of the loop; changing the loader or num_workers will not help"],
+            advice=[
+                f"look at that line of the {'sampler' if is_in_sampler(loader.frames) else 'loop'}; "
+                f"changing {'the data set' if is_in_sampler(loader.frames) else 'the loader'} or num_workers will not help"
+            ],
             severity=Severity.SLOW if own_will and (asleep_s or 0.0) < 30 else Severity.DISEASE,
             confidence=Confidence.LIKELY,
             where=loader.place,
@@ -130,7 +136,7 @@ def loop_is_slow(case: Case) -> Iterator[Finding]:
             continue  # it went round, and rested in between: healthy() says so
         yield finding(
             "loop-is-slow",
-            f"the loader is innocent: {_all(loader)} for {loader.name}, which is busy with {kind}{_where(loader.place)}",
+            f"{_who(kind)}: {_all(loader)} for {loader.name}, which is busy with {kind}{_where(loader.place)}",
             evidence=[
                 f"the loop waited for data in {percent(loader.waiting_share)} of {len(loader.seen)} looks",
                 f"stack: {trace(loader.frames)}",
@@ -138,10 +144,19 @@ def loop_is_slow(case: Case) -> Iterator[Finding]:
                 f"it last asked for a batch {seconds_text(loader.waited_s)} ago" if loader.waited_s is not None else None,
             ],
             advice=[_slow_advice(kind), "more workers or a faster data set will change nothing"],
-            severity=Severity.SLOW,
+            severity=Severity.DISEASE if kind == SAMPLER and _draws_for_ever(loader) else Severity.SLOW,
             where=loader.place,
             pid=loader.process.pid,
         )
+
+
+def _who(kind: str) -> str:
+    """A sampler runs in the loop's process, and is a part of the loader all the same."""
+    return "the workers are innocent" if kind == SAMPLER else "the loader is innocent"
+
+
+def _draws_for_ever(loader: LoaderCase) -> bool:
+    return not loader.moved and (loader.waited_s or 0.0) >= LONG_DRAW_S
 
 
 def _loop_activity(loader: LoaderCase) -> float:
@@ -160,6 +175,7 @@ def _slow_advice(kind: str) -> str:
     return {
         CHECKPOINT: "save less often, in a thread, or to a faster disk",
         LOGGING: "log less often, and not in the loop's own thread",
+        SAMPLER: "look at the loop around that line: what ends it, and can that fail? Draw large orders as one array (torch.randperm)",
         MODEL: "the step itself is the limit: profile the model (torch.profiler)",
     }.get(kind, "the step itself is the limit: profile the loop (py-spy record, torch.profiler)")
 

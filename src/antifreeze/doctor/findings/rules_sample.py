@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from antifreeze.doctor.findings.case import Case, Doing, Worker
+from antifreeze.doctor.findings.frames import stage_of
 from antifreeze.doctor.findings.model import Confidence, Finding
 from antifreeze.doctor.findings.stalls import (
     WATCHED_S,
@@ -43,10 +44,22 @@ def infinite_loop(case: Case) -> Iterator[Finding]:
             extra=[MAY_BE_SLOW if confidence is Confidence.POSSIBLE else None],
             advice=[
                 "look at the loop around that line: what ends it, and can that fail for this sample?",
-                f"try the sample alone: dataset[{worker.sample}]" if worker.sample else "try the data set without workers (num_workers=0)",
+                _alone(worker),
                 "antifreeze.DataLoader(…, sample_timeout_s=60, on_bad_sample='skip') ends such a sample and goes on",
             ],
         )
+
+
+def _alone(worker: Worker) -> str:
+    if not worker.sample:
+        return "try the data set without workers (num_workers=0)"
+    if stage_of(worker.frames) == "in a sample":
+        return f"try the sample alone: dataset[{worker.sample}]"
+    return (
+        f"try the batch alone: collate_fn([dataset[index] for index in {worker.sample}])"
+        if worker.sample.startswith("[")
+        else "try its batch"
+    )
 
 
 def _duration(worker: Worker) -> str:

@@ -57,9 +57,9 @@ def work_text(worker: Worker) -> str:
     if worker.doing is Doing.CLOSING:
         return "while it ends"
     if worker.sample is not None:
-        return (
-            f"in sample {worker.sample}" if stage_of(worker.frames) == "in a sample" else f"collating the batch of sample {worker.sample}"
-        )
+        several = "s" if worker.sample.startswith("[") else ""
+        stage = "in" if stage_of(worker.frames) == "in a sample" else "while collating the batch of"
+        return f"{stage} sample{several} {worker.sample}"
     return stage_of(worker.frames)
 
 
