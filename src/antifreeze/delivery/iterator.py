@@ -508,14 +508,16 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
 
 def _close(crew: Crew | None, loader_ref: Any, ring: Ring) -> None:
-    if crew is not None:
-        crew.close()
-    loader = loader_ref()
-    if loader is not None:
-        loader._fork_is_unsafe |= crew is not None and crew.use_server
-        loader._return_ring(ring)
-    else:
-        ring.close()
+    try:
+        if crew is not None:
+            crew.close()
+    finally:
+        loader = loader_ref()
+        if loader is not None:
+            loader._fork_is_unsafe |= crew is not None and crew.use_server
+            loader._return_ring(ring)
+        else:
+            ring.close()
 
 
 @dataclass

@@ -13,7 +13,7 @@ import weakref
 from antifreeze.linux import on_fork
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.clean_server import end_clean_server
-from antifreeze.supervisor.process import WorkerProcess, end_all
+from antifreeze.supervisor.process import WorkerProcess, end_all, interrupts_held_back
 from antifreeze.worker.journal import Journal
 
 _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
@@ -39,8 +39,11 @@ class Crew:
 
     def close(self) -> None:
         """Within a fixed bound; may be called twice; in a forked child it only lets go."""
-        if self.closed:
-            return
+        if not self.closed:
+            with interrupts_held_back():
+                self._close()
+
+    def _close(self) -> None:
         workers = [worker for worker in self.workers if worker is not None]
         self.workers = [None] * len(self.workers)
         try:

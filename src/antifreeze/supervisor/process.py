@@ -17,6 +17,7 @@ import pickle
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 import weakref
@@ -273,8 +274,7 @@ def end_all(workers: Sequence[WorkerProcess]) -> list[WorkerProcess]:
     """Ends all of them in parallel, within ASK_S + TERM_S + KILL_S; returns those that even SIGKILL did not end in time."""
     left = list(workers)
     try:
-        with _no_second_interrupt():
-            left = _end_kindly(left)
+        left = _end_kindly(left)
     finally:
         for worker in left:
             worker.kill()
@@ -298,20 +298,24 @@ def _end_kindly(left: list[WorkerProcess]) -> list[WorkerProcess]:
 
 
 @contextmanager
-def _no_second_interrupt() -> Iterator[None]:
-    """Ctrl-C once more while workers are ended changes nothing: it takes a second at most."""
+def interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C while workers are ended waits for that, a second at most. A first one is delivered then; a second changes nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    pressed: list[int] = []
     try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     except ValueError:  # the interpreter is on its way out
         yield
         return
+    interrupted = isinstance(sys.exc_info()[1], KeyboardInterrupt) or isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
+        if pressed and not interrupted:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _wait_gone(workers: list[WorkerProcess], limit_s: float) -> list[WorkerProcess]:

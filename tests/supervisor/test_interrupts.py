@@ -1,0 +1,55 @@
+"""Ctrl-C while workers are being ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+from torch.utils.data import Dataset
+
+from antifreeze import DataLoader
+from antifreeze.supervisor.process import interrupts_held_back
+
+
+class SlowToEnd(Dataset[Any]):
+    """A thread of the worker, which is no daemon, keeps it from ending when it is asked to."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        threading.Thread(target=time.sleep, args=(1000,)).start()
+        return index
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_first_interrupt_at_the_end_of_an_epoch_is_not_lost() -> None:
+    loader = DataLoader(SlowToEnd(), 4, num_workers=1, multiprocessing_context="fork")
+    iterator = iter(loader)
+    next(iterator)
+    presses = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    presses.start()
+    with pytest.raises(KeyboardInterrupt):
+        while next(iterator, None) is not None or presses.is_alive():
+            pass
+        presses.join()
+    loader.close()
+
+
+def test_a_first_interrupt_waits_and_a_second_one_changes_nothing() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), interrupts_held_back():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("after the first")
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        with interrupts_held_back():
+            signal.raise_signal(signal.SIGINT)
+        reached.append("after the second")
+    assert reached == ["after the first", "after the second"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
