@@ -136,7 +136,7 @@ class Flights:
                 tasks = self._tasks_for(rows)
                 self.in_flight[ticket].cut = rows < planned.after.samples - planned.position
             divisible = self._shape.auto_collation and isinstance(indices, (list, array))
-            content = Content(indices, planned.position, divisible, rows=divisible and self._may_split)
+            content = Content(indices, planned.position, divisible, rows=divisible and self._may_split, number=planned.number)
             self.pool.submit(ticket, content, rows, tasks, worker)
 
     def _submit_streams(self, room: int) -> None:
@@ -144,11 +144,11 @@ class Flights:
             drawn = self.stream_plan.draw()
             if drawn is None:
                 return
-            _, stream = drawn
+            number, stream = drawn
             ticket = self._next_ticket()
             self.in_flight[ticket] = InFlight(ticket, None, stream)
             worker = stream % max(1, self._shape.workers)
-            self.pool.submit(ticket, Content(b"", 0, divisible=False), self._shape.batch_rows, 1, worker, stream=stream)
+            self.pool.submit(ticket, Content(b"", 0, divisible=False, number=number), self._shape.batch_rows, 1, worker, stream=stream)
 
     def _tasks_for(self, rows: int) -> int:
         return tasks_per_batch(rows, self._shape.workers, self.pool.costs.sample_ns, self._may_split)
@@ -181,7 +181,7 @@ class Flights:
         return next((batches[ticket] for ticket in self.in_flight if batches[ticket].phase is not Phase.LOADING), None)
 
     def waiting_for(self) -> str:
-        return f"batch {next(iter(self.in_flight))}"
+        return f"batch {self.pool.contents[next(iter(self.in_flight))].number}"
 
     def end_early(self) -> None:
         """As if the plan ended here."""

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_READS = {0: "read", 17: "pread64", 19: "readv", 45: "recvfrom", 47: "recvmsg", 1: "write", 73: "flock", 72: "fcntl", 257: "openat"}
-_OTHER_CALLS = {
-    202: "futex",
-    35: "nanosleep",
-    230: "clock_nanosleep",
-    7: "poll",
-    23: "select",
-    232: "epoll_wait",
-    281: "epoll_pwait",
-    61: "wait4",
-}
+_X86_64 = (
+    "read:0 write:1 pread64:17 pwrite64:18 readv:19 connect:42 accept:43 recvfrom:45 recvmsg:47 fcntl:72 flock:73 fsync:74 openat:257 "
+    "newfstatat:262 statx:332 futex:202 nanosleep:35 clock_nanosleep:230 poll:7 ppoll:271 select:23 pselect6:270 epoll_wait:232 "
+    "epoll_pwait:281 wait4:61 waitid:247"
+)
+_GENERIC = (
+    "read:63 write:64 pread64:67 pwrite64:68 readv:65 connect:203 accept:202 recvfrom:207 recvmsg:212 fcntl:25 flock:32 fsync:82 openat:56 "
+    "newfstatat:79 statx:291 futex:98 nanosleep:101 clock_nanosleep:115 ppoll:73 pselect6:72 epoll_pwait:22 wait4:260 waitid:95"
+)
+_TABLE = _X86_64 if platform.machine() in ("x86_64", "AMD64") else _GENERIC
+_CALLS = {int(number): name for name, _, number in (entry.partition(":") for entry in _TABLE.split())}
+_OF_DESCRIPTOR = frozenset(
+    ["read", "write", "pread64", "pwrite64", "readv", "connect", "accept", "recvfrom", "recvmsg", "fcntl", "flock", "fsync"]
+)
+_OF_PATH = frozenset(["openat", "newfstatat", "statx"])  # their second argument
+_PAGE = 4096
 
 
 def process_state(pid: int) -> str:
@@ -36,10 +42,13 @@ def system_call(pid: int) -> str | None:
         return None
     if not words or words[0] in ("running", "-1"):
         return None
-    number = int(words[0])
-    if number in _READS:
-        return f"{_READS[number]}() on {_file_of(pid, int(words[1], 16))}"
-    return f"{_OTHER_CALLS[number]}()" if number in _OTHER_CALLS else f"system call {number}"
+    name = _CALLS.get(int(words[0]))
+    if name in _OF_DESCRIPTOR:
+        return f"{name}() on {_file_of(pid, int(words[1], 16))}"
+    path = _path_at(pid, int(words[2], 16)) if name in _OF_PATH else None
+    if path is not None:
+        return f"{name}() on {path}"
+    return f"system call {words[0]}" if name is None else f"{name}()"
 
 
 @dataclass(frozen=True)
@@ -155,3 +164,20 @@ def _file_of(pid: int, descriptor: int) -> str:
         return os.readlink(f"/proc/{pid}/fd/{descriptor}")
     except OSError:
         return f"descriptor {descriptor}"
+
+
+def _path_at(pid: int, address: int) -> str | None:
+    """The text at this address of the process; None where it is not ours to read."""
+    try:
+        memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        text = os.pread(memory, _PAGE - address % _PAGE, address)
+        if b"\0" not in text:
+            text += os.pread(memory, _PAGE, address + len(text))
+        return os.fsdecode(text.partition(b"\0")[0]) or None
+    except (OSError, OverflowError):
+        return None
+    finally:
+        os.close(memory)

@@ -232,7 +232,7 @@ class Pool:
             worker,
             Work(
                 task.number,
-                task.batch,
+                content.number,
                 batch.slot if task.slot is None else task.slot,
                 batch.rows,
                 task.first_row,
@@ -300,7 +300,8 @@ class Pool:
                     late.append(number)
         task = self.state.late_task(late) if late else None
         if task is not None and self._has_room_for_hedge():
-            text = f"rows {task.first_row}–{task.first_row + task.rows - 1} of batch {task.batch} are late and are loaded a second time"
+            batch, last_row = self.contents[task.batch].number, task.first_row + task.rows - 1
+            text = f"rows {task.first_row}–{last_row} of batch {batch} are late and are loaded a second time"
             self._tell(Happening.HEDGE, text)
             self.costs.hedges += 1
             self._perform(self.state.hedge(task, self.ring.take()))
@@ -360,14 +361,14 @@ class Pool:
                 return result
             waited_s = time.monotonic() - began_s
             reason = waiting_for if isinstance(waiting_for, str) else waiting_for()
-            self._check_deadlines()
-            self.look_at_memory()
-            if self.options.hedge:
-                self._hedge_late()
             first_s = self.options.stall_report_s
             if first_s is not None and waited_s >= stall_intervals_s(first_s, reports):
                 reports += 1
                 self._report_stall(reason, waited_s)
+            self._check_deadlines()
+            self.look_at_memory()
+            if self.options.hedge:
+                self._hedge_late()
             if timeout_s is not None and waited_s >= timeout_s:
                 raise LoaderTimeout(f"DataLoader timed out after {timeout_s:g} seconds\n{self.describe_wait(reason, waited_s)}")
 
@@ -595,7 +596,8 @@ class Pool:
         """The samples of the batch, where not one of them but the batch is at fault."""
         if not whole:
             return None
-        content = self.contents.get(entry.batch)
+        number = self.state.batch_of(entry.task)
+        content = None if number is None else self.contents.get(number)
         return "of a stream" if content is None or not content.indices else f"of samples {few(content.indices)}"
 
     def _check_deadlines(self) -> None:

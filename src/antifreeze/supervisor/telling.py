@@ -21,7 +21,7 @@ def sample_lost(number: int, entry: Entry, batch_of: str | None, path: str | Non
     what = f"at batch {entry.batch} ({entry.stage.name.lower()}) {batch_of}" if whole else f"loading {_sample(entry, path)}"
     text = (
         f"worker {number} {how} while {what}, and so did the worker before it\n"
-        '  what to do: on_bad_sample="skip" goes on without the sample; the line above says what ended the process'
+        f"  what to do: {_way_on(whole)}; the line above says what ended the process"
     )
     return _failure(SampleLost, text, number, entry, whole)
 
@@ -33,7 +33,7 @@ def sample_overdue(
     what = f"batch {entry.batch} ({entry.stage.name.lower()}) {batch_of}" if whole else _sample(entry, path)
     text = (
         f"{what} took longer than {stuck_s:.1f} s in worker {number} (pid {worker.pid}), so the worker was ended\n{where_is(worker)}\n"
-        f'  what to do: on_bad_sample="skip" goes on without it; sample_timeout_s={limit_s} is the limit'
+        f"  what to do: {_way_on(whole)}; sample_timeout_s={limit_s} is the limit"
     )
     return _failure(SampleTimeout, text, number, entry, whole)
 
@@ -104,6 +104,12 @@ def waiting(reason: str, waited_s: float, seen: list[tuple[WorkerProcess, Entry,
     doctor = f"`antifreeze doctor {os.getpid()}` shows more"
     lines.append(f"  what to do: sample_timeout_s={limit_s} ends a stuck sample; hedge=True lets an idle worker try too; {doctor}")
     return "\n".join(lines)
+
+
+def _way_on(whole: bool) -> str:
+    if whole:
+        return "no sample of it alone can be blamed, so on_bad_sample does not apply; a loop that catches this goes on with the next batch"
+    return 'on_bad_sample="skip" goes on without the sample'
 
 
 def _sample(entry: Entry, path: str | None) -> str:

@@ -16,6 +16,9 @@ from antifreeze.worker.journal import Entry, Journal, Stage
 HONEST_FACTOR = 10
 STOPPED_S = 1.0
 INHERITED_LOCK_S = 5.0
+_MOST_FRAMES = 12
+_MOST_OTHERS = 6
+_MOST_FRAMES_OF_OTHERS = 4
 _BUSY = (Stage.STARTING, Stage.INITIALISING, Stage.FETCH, Stage.COLLATE, Stage.WRITE, Stage.SEND)
 
 
@@ -68,6 +71,8 @@ class Watch:
 def where_is(worker: WorkerProcess) -> str:
     """A few lines: the Python line, the system call and file, the state; from inside where it can still answer, else from outside."""
     state, call = process_state(worker.pid), system_call(worker.pid)
+    if state in "ZX?":
+        return "    it has ended, or is about to"
     stacks = worker.stacks()
     lines = []
     if state in "Tt":
@@ -82,11 +87,27 @@ def where_is(worker: WorkerProcess) -> str:
     return "\n".join(f"    {line}" for line in lines)
 
 
-def _interesting(stacks: str, most: int = 12) -> list[str]:
-    """The stack of the main thread, innermost first, without our own frames below the data set's."""
-    if not stacks.strip():
+def _interesting(stacks: str) -> list[str]:
+    """The stacks of all threads, innermost frame first: the one that loads in full, without our own frames below the data set's;
+    of the others the innermost frames."""
+    threads: list[list[str]] = []
+    for line in stacks.splitlines():
+        if not line.strip():
+            continue
+        if not threads or not line.startswith(" "):
+            threads.append([line.strip()])
+        else:
+            threads[-1].append(line.rstrip())
+    if not threads:
         return ["its Python stack could not be had: the process does not run"]
-    frames = [line.rstrip() for line in stacks.splitlines() if line.strip()]
-    ours = next((at for at, line in enumerate(frames) if "antifreeze/worker/" in line), len(frames))
-    shown = frames[: max(ours, 2)][:most]
-    return [line.strip() if at == 0 else line for at, line in enumerate(shown)]
+    loads = next((thread for thread in threads if any(map(_is_ours, thread))), threads[-1])
+    ours = next((at for at, line in enumerate(loads) if _is_ours(line)), len(loads))
+    lines = loads[: max(ours, 2)][:_MOST_FRAMES]
+    others = [thread for thread in threads if thread is not loads]
+    for thread in others[:_MOST_OTHERS]:
+        lines += thread[: _MOST_FRAMES_OF_OTHERS + 1]
+    return lines + ([f"… and {len(others) - _MOST_OTHERS} more threads"] if len(others) > _MOST_OTHERS else [])
+
+
+def _is_ours(line: str) -> bool:
+    return "antifreeze/worker/" in line

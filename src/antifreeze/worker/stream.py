@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from antifreeze.errors import LoadingError
@@ -34,6 +34,7 @@ class Stream:
         self.number = number
         self.batches = 0
         self.ended = False
+        self.lost = 0  # with the batch that raised
         self._info = worker_info
         self._seeds = seeds
         self._iterator: Any = None
@@ -64,7 +65,14 @@ class Stream:
                     samples.append(next(self._iterator))
                 except StopIteration:
                     self.ended = True
+                except BaseException:
+                    self.lost = len(samples)
+                    raise
         return samples
+
+    @property
+    def is_generator(self) -> bool:
+        return isinstance(self._iterator, Generator)
 
     def state(self) -> bytes | None:
         """What the data set says of its own position, or None where it says nothing."""
@@ -119,9 +127,10 @@ class StreamFetcher:
         try:
             samples = stream.take(task.batch_rows)
         except Exception as error:
-            raise self._maker.fetch_error(
-                error, f"__next__ of the iterable data set (batch {stream.batches} of stream {number})"
-            ) from error
+            lost = f"{stream.lost} samples that it gave for this batch before are lost with it" if stream.lost else ""
+            over = f"stream {number} ends here: a generator that raised is over" if stream.is_generator else ""
+            place = f"__next__ of the iterable data set (batch {stream.batches - 1} of stream {number})"
+            raise self._maker.fetch_error(error, place, explanation="; ".join(filter(None, (lost, over)))) from error
         self._journal.words[Word.SAMPLES] += len(samples)
         fetched = time.perf_counter_ns()
         if not samples or (self._config.auto_collation and self._config.drop_last and len(samples) < task.batch_rows):

@@ -1,0 +1,97 @@
+"""What a stall report and the errors of a whole batch say, of real workers that are stuck."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from antifreeze import DataLoader
+from antifreeze.errors import SampleTimeout
+
+FOREVER_S = 1000
+COUNT, BATCH, STUCK = 16, 4, 9
+
+
+def in_the_background() -> None:
+    time.sleep(FOREVER_S)
+
+
+class StuckInSecondEpoch(Dataset[Any]):
+    """Opens a pipe that nobody writes to, once the loop says so, while another thread of the worker sleeps."""
+
+    def __init__(self, pipe: Path) -> None:
+        self.pipe = pipe
+        self.flag = torch.zeros(1).share_memory_()
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> int:
+        if index == STUCK and self.flag.item():
+            threading.Thread(target=in_the_background, daemon=True).start()
+            open(self.pipe).close()
+        return index
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_stall_report_names_the_batch_of_this_epoch_the_file_and_all_threads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    dataset = StuckInSecondEpoch(pipe)
+    options: dict[str, Any] = {"stall_report_s": 0.5, "sample_timeout_s": 1.5, "multiprocessing_context": "fork"}
+    with DataLoader(dataset, BATCH, num_workers=2, persistent_workers=True, on_bad_sample="skip", **options) as loader:
+        assert sum(map(len, loader)) == COUNT
+        dataset.flag[0] = 1
+        assert sum(map(len, loader)) == COUNT - 1
+    said = capfd.readouterr().err
+    assert f"s for batch {STUCK // BATCH}\n" in said
+    assert f"in sample {STUCK} of batch {STUCK // BATCH} (fetch)" in said
+    assert f"openat() on {pipe}" in said
+    assert "in __getitem__" in said
+    assert "in in_the_background" in said
+    assert "could not be had" not in said
+
+
+class StuckTogether(StuckInSecondEpoch):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        if STUCK in indices:
+            time.sleep(FOREVER_S)
+        return indices
+
+
+def test_the_error_of_a_whole_batch_does_not_advise_to_skip_what_is_skipped_already(tmp_path: Path) -> None:
+    dataset = StuckTogether(tmp_path)
+    with (
+        DataLoader(dataset, BATCH, num_workers=1, on_bad_sample="skip", sample_timeout_s=0.1) as loader,
+        pytest.raises(SampleTimeout, match=r"of samples \[8, 9, 10, 11\]") as caught,
+    ):
+        list(loader)
+    assert "on_bad_sample does not apply" in str(caught.value)
+
+
+class RaisesMidway(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(BATCH + 2)
+        raise ValueError("midway")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_stream_that_raises_says_what_is_lost_and_that_it_is_over(num_workers: int) -> None:
+    with DataLoader(RaisesMidway(), BATCH, num_workers=num_workers) as loader:
+        iterator = iter(loader)
+        assert next(iterator).tolist() == list(range(BATCH))
+        with pytest.raises(ValueError, match="midway") as caught:
+            next(iterator)
+    said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    if num_workers or hasattr(caught.value, "__notes__"):
+        assert "batch 1 of stream 0" in said
+        assert "2 samples" in said
+        assert "stream 0 ends here" in said
