@@ -113,3 +113,27 @@ def test_a_list_that_cannot_be_written_is_said_and_hides_nothing(path: str, tmp_
     assert "bad_samples_file" in capfd.readouterr().err
     with DataLoader(SomeAreBad(8, {5}), batch_size=4, bad_samples_file=file) as loader, pytest.raises(ValueError, match="sample 5 is bad"):
         batches_of(loader)
+
+
+class SomeOfABatchAreBad(SomeAreBad):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_bad_sample_of_a_batch_that_is_fetched_in_one_call_is_found(num_workers: int) -> None:
+    with DataLoader(SomeOfABatchAreBad(16, {5, 9, 10}), batch_size=4, num_workers=num_workers, on_bad_sample="skip") as loader:
+        batches = batches_of(loader)
+        assert [record.failure.index for record in loader.report().bad_samples] == ["5", "9", "10"]
+    assert sorted(index for batch in batches for index in batch) == [index for index in range(16) if index not in (5, 9, 10)]
+    assert [len(batch) for batch in batches] == [4, 4, 4, 1]
+
+
+class BatchesAreBad(SomeAreBad):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        raise OSError("no batch today")
+
+
+def test_a_batch_that_fails_though_its_samples_do_not_is_an_error() -> None:
+    with DataLoader(BatchesAreBad(8, set()), batch_size=4, on_bad_sample="skip") as loader, pytest.raises(OSError, match="no batch today"):
+        batches_of(loader)

@@ -243,7 +243,14 @@ class MapFetcher:
             if gathered is not None:
                 return gathered
         if self._get_many is not None:
-            return self._finish(task, self._fetch_many(task), {}, began)
+            try:
+                many = self._fetch_many(task)
+            except FetchError:
+                failures = self._bad_alone(task) if self._config.forgive else {}
+                if not failures:
+                    raise
+                return Bounce(failures)
+            return self._finish(task, many, {}, began)
         if self._maker.may_write_rows and task.indices and not self._maker.rows_are_small:
             return self._load_rows(task, began)
         if self._seeds.samples_need_none():
@@ -306,6 +313,14 @@ class MapFetcher:
             return self._seeds.around_batch(task.position, partial(self._get_many, task.indices))
         except Exception as error:
             raise self._maker.fetch_error(error, "__getitems__", explanation=f"samples {few(task.indices)}") from error
+
+    def _bad_alone(self, task: Task) -> dict[int, Failure]:
+        """Of a batch that __getitems__ could not load: the samples that cannot be had by themselves either, so that the others come
+        without them. None where that tells nothing: all or none of them fail, or they cannot be asked for one by one."""
+        if not hasattr(type(self._source), "__getitem__"):
+            return {}
+        _, failures = self._fetch_each(task)
+        return failures if len(failures) < len(task.indices) or len(task.indices) == 1 else {}
 
     def _fetch_each(self, task: Task, keep: Callable[[int, Any], None] | None = None) -> tuple[list[Any], dict[int, Failure]]:
         """All samples of the task (None in the place of a bad one) and the failures by row; `keep` may take each one at once."""
