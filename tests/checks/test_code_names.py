@@ -16,6 +16,10 @@ HANDLE = (
     "class D(Dataset):\n    def __init__(self):\n        self.f = open('x')\n    def __getitem__(self, i):\n        return self.f.read(1)\n"
 )
 LINES = "class L(IterableDataset):\n    def __iter__(self):\n        yield from open('x')\n"
+BUFFER = (
+    "class L(IterableDataset):\n  def __iter__(self):\n    b = []\n    {}\n      b.append(x)\n"
+    "      if len(b) > 9:\n        yield b.pop(random.randrange(len(b)))\n    yield from b\n"
+)
 GPU = "class D(Dataset):\n    def __getitem__(self, i):\n        return self.x[i].to(device)\n"
 LOADS = "class D(Dataset):\n    def __init__(self, paths):\n        self.x = {}\n"
 GET = "class D(Dataset):\n  def __getitem__(self, i):\n"
@@ -55,6 +59,10 @@ def codes(text: str, start: str = "fork") -> list[str]:
         (LINES + "DataLoader(L())", []),
         (LINES + "DataLoader(L(), num_workers=2, shuffle=True)", ["iterable-not-split", "shuffle-beside-sampler", "batch-size-one"]),
         (LINES.replace("open('x')", "self.source") + "DataLoader(L(), num_workers=2)", []),  # what it wraps may split itself
+        (BUFFER.format("for x in self.source:") + "DataLoader(L(), num_workers=2)", []),  # it counts its buffer, not the data
+        (BUFFER.format("for n, x in enumerate(iter(self.source)):") + "DataLoader(L(), num_workers=2)", []),
+        (BUFFER.format("for x in range(len(self.source)):") + "DataLoader(L(), num_workers=2)", ["iterable-not-split"]),
+        (BUFFER.format("for x in open(self.path):") + "DataLoader(L(), num_workers=2)", ["iterable-not-split"]),
         # the GPU
         (
             GPU + "device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\nDataLoader(D(), 2, num_workers=1)",

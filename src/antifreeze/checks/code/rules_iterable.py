@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from antifreeze.checks.code.module import Module
 from antifreeze.checks.code.program import DataSetClass, Kind, LoaderCall, Program
 from antifreeze.checks.code.rule import Alarm, own_nodes, rule
 from antifreeze.doctor.findings.model import Severity
 
 SOURCES = (
-    *("range", "open", "io.open", "gzip.open", "csv.reader", "csv.DictReader", "glob.glob", "os.listdir", "os.scandir", "numpy.load"),
-    *("pandas.read_csv", "json.load", "torch.load", "numpy.arange", "len"),
+    *("open", "io.open", "gzip.open", "csv.reader", "csv.DictReader", "glob.glob", "os.listdir", "os.scandir", "numpy.load"),
+    *("pandas.read_csv", "json.load", "torch.load"),
 )
+COUNTS = ("range", "len", "numpy.arange")
+PASSES_ON = ("iter", "enumerate", "zip", "map", "filter", "islice", "chain", "tqdm")
 SPLITS = ("get_worker_info", "worker_id", "num_workers", "worker_info", "sharding_filter", "split_by_worker")
 RANKS = ("rank", "world_size", "num_replicas", "split_by_node", "shard", "process_index")
 
@@ -131,5 +134,27 @@ def mentions(program: Program, dataset: DataSetClass, words: Iterable[str]) -> b
 
 
 def _reads_by_itself(program: Program, dataset: DataSetClass) -> bool:
-    """It opens or counts what it yields; a wrapper of another iterable (which may split itself) does not."""
-    return any(module.called(node) in SOURCES for module, function in program.reached(dataset, "__iter__") for node in own_nodes(function))
+    """It opens or counts what it yields; a wrapper of another iterable (which may split itself) does not: it may count in its buffer."""
+    nodes = [(module, node) for module, function in program.reached(dataset, "__iter__") for node in own_nodes(function)]
+    called = {module.called(node) for module, node in nodes}
+    if called & set(SOURCES):
+        return True
+    return bool(called & set(COUNTS)) and not any(_iterates_attribute(module, node) for module, node in nodes)
+
+
+def _iterates_attribute(module: Module, node: ast.AST) -> bool:
+    """`for x in self.source`, `yield from self.source`, `iter(self.source)`, also through enumerate() and the like."""
+    if isinstance(node, (ast.For, ast.comprehension)):
+        value = node.iter
+    elif isinstance(node, ast.YieldFrom) or (isinstance(node, ast.Call) and module.called(node) == "iter"):
+        value = node.value if isinstance(node, ast.YieldFrom) else node
+    else:
+        return False
+    values = [value]
+    while values:
+        value = values.pop()
+        if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id == "self":
+            return True
+        if isinstance(value, ast.Call) and module.called(value).rpartition(".")[2] in PASSES_ON:
+            values += value.args
+    return False
