@@ -136,7 +136,12 @@ def lock_in_process(case: Case) -> Iterator[Finding]:
                 *(f"it is held inside {each.text}" for each in holders),
                 *(f"thread {thread.python_name!r} is at {short(thread.last.frames[0])}" for thread in threads if thread.last),
             ],
-            advice=["see why that thread does not go on; give the wait a timeout", SPAWN],
+            advice=[
+                "see why that thread does not go on; give the wait a timeout"
+                if threads
+                else "see who was to end the wait: threads of the parent are not in a worker; start them there, give the wait a timeout",
+                SPAWN,
+            ],
         )
 
 
