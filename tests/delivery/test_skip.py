@@ -137,3 +137,59 @@ class BatchesAreBad(SomeAreBad):
 def test_a_batch_that_fails_though_its_samples_do_not_is_an_error() -> None:
     with DataLoader(BatchesAreBad(8, set()), batch_size=4, on_bad_sample="skip") as loader, pytest.raises(OSError, match="no batch today"):
         batches_of(loader)
+
+
+class Noisy(Dataset[Any]):
+    """Each sample is its index and a random fraction."""
+
+    def __init__(self, samples: int, bad: tuple[int, ...]) -> None:
+        self.samples = samples
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index in self.bad:
+            raise ValueError("bad")
+        return index + torch.rand(1, dtype=torch.float64)
+
+
+def epoch(dataset: Dataset[Any], num_workers: int, **kwargs: Any) -> list[list[float]]:
+    torch.manual_seed(1)
+    with DataLoader(dataset, num_workers=num_workers, on_bad_sample="skip", **kwargs) as loader:
+        return [batch.flatten().tolist() for batch in loader]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "samples", "bad", "drop_last", "expected"),
+    [
+        (4, 11, (0, 1, 2), False, [[10, 9, 8, 3], [4, 5, 6, 7]]),
+        (4, 11, (1, 9, 10), False, [[0, 8, 2, 3], [4, 5, 6, 7]]),
+        (1, 4, (0, 2), False, [[3], [1]]),
+        (4, 12, (0,), True, [[11, 1, 2, 3], [4, 5, 6, 7]]),
+        (4, 12, (0, 1, 2, 3), True, [[11, 10, 9, 8], [4, 5, 6, 7]]),
+        (4, 12, (0, 1, 2, 3, 4), True, [[11, 10, 9, 8]]),
+        (4, 12, (11,), True, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (4, 12, (9, 11), True, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+    ],
+)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_last_batch_that_moved_up_is_no_batch(
+    batch_size: int, samples: int, bad: tuple[int, ...], drop_last: bool, expected: list[list[int]], num_workers: int
+) -> None:
+    """All of it: it does not come empty. Some of it: with drop_last it does not come either."""
+    batches = epoch(Noisy(samples, bad), num_workers, batch_size=batch_size, drop_last=drop_last)
+    assert [[int(sample) for sample in batch] for batch in batches] == expected
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_samples_of_a_short_batch_keep_their_random_numbers() -> None:
+    """Whether a bad sample's row was left out of a loaded batch or the batch was collated again, the others stand where they stood."""
+    short, whole = (epoch(Noisy(24, bad), 0, batch_size=4, keep_batches_full=False) for bad in ((1, 6, 9, 11), ()))
+    good = [[sample for sample in batch if int(sample) not in (1, 6, 9, 11)] for batch in whole]
+    assert short == good
+    for num_workers in (1, 2, 3):
+        assert epoch(Noisy(24, (1, 6, 9, 11)), num_workers, batch_size=4, keep_batches_full=False) == good
+    as_list = epoch(Noisy(24, (1, 6, 9, 11)), 2, batch_size=4, keep_batches_full=False, collate_fn=torch.cat)
+    assert as_list == good

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, SequentialSampler
+from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, get_worker_info
 
 from .contract import CLASS_UNDER_TEST, Case, Ours, assert_same, drain, ours_only, rows, seed_all, stateful_only
 from .datasets import Count, Squares
@@ -267,3 +268,49 @@ def test_out_of_order_delivers_each_batch_once() -> None:
     saved = Saved(through_a_file(loader.state_dict()), torch.get_rng_state(), 7)
     _, (rest, _) = resume(case, saved, 2)
     assert sorted(torch.cat([*seen, *(batch[1] for batch in rest)]).tolist()) == list(range(40))
+
+
+class CountedByItself(IterableDataset[int]):
+    """Its position is the data set's own, so two streams in one process must not share it."""
+
+    def __init__(self) -> None:
+        self.next: int | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        self.next = first if self.next is None else self.next
+        while self.next < 24:
+            self.next += step
+            yield self.next - step
+        self.next = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.next = state["next"]
+
+
+@ours_only
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_stream_without_a_state_begins_at_its_beginning_beside_one_with(num_workers: int) -> None:
+    saved = Ours(CountedByItself(), batch_size=4, num_workers=2)
+    assert next(iter(saved)).tolist() == [0, 2, 4, 6]
+    loader = Ours(CountedByItself(), batch_size=4, num_workers=num_workers)
+    loader.load_state_dict(saved.state_dict())
+    rest = [[1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15], [16, 18, 20, 22], [17, 19, 21, 23]]
+    assert [batch.tolist() for batch in loader] == rest
+
+
+@ours_only
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_state_taken_before_the_first_batch(num_workers: int) -> None:
+    loader = Ours(range(40), batch_size=4, shuffle=True, num_workers=num_workers)
+    batches = iter(loader)
+    state = loader.state_dict()
+    whole = [batch.tolist() for batch in batches]
+    torch.manual_seed(999)
+    other = Ours(range(40), batch_size=4, shuffle=True)
+    other.load_state_dict(state)
+    assert [batch.tolist() for batch in other] == whole

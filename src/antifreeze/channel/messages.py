@@ -34,6 +34,10 @@ class OpenStream(NamedTuple):
     payload: bytes
 
 
+WITH_OFFSETS = 2
+"""As `pickled` of a Work: the payload is pickled indices and the offsets of their positions, which have gaps."""
+
+
 class Work(NamedTuple):
     """Fill rows first_row… of a batch; payload: the indices as int64, or pickled where they are no ints.
     `whole`: the task is the whole batch, so the worker itself chooses between rows and parcel."""

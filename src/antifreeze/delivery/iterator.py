@@ -243,9 +243,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self.cursor.delivered = MapDelivered()
         if resume:
             self.cursor.delivered = MapDelivered.from_dict(resume["delivered"])
-            self._flights.plan.resume(
-                self.cursor.delivered.position, resume["randomness"], resume["beginning"], self.cursor.delivered.spares
-            )
+            done, drawn = self.cursor.delivered, resume.get("drawn", True)
+            self._flights.plan.resume(done.position, resume["randomness"], resume["beginning"], done.spares, drawn)
             self._flights.moved_up_before = self.cursor.delivered.moved_up
         elif not self._num_workers:
             self._flights.plan.adopt(self._sampler_iter)

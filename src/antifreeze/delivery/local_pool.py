@@ -135,7 +135,8 @@ class LocalPool:
         for start in starts:
             self.streams[start.stream] = start
             info = None if start.streams == 0 else _worker_info(start, self._dataset)
-            begin = partial(self._fetcher.open, start.stream, info, start.state, start.skip_samples, start.batch_rows, start.replay)
+            at = (start.skip_samples, start.batch_rows, start.replay)
+            begin = partial(self._fetcher.open, start.stream, info, start.state, *at, alone=start.streams <= 1)
             self._kept.run(begin)
 
     def load(self, number: int, indices: Any, position: int, rows: int) -> tuple[Any, int]:
@@ -170,8 +171,8 @@ class LocalPool:
         self.contents[number].indices[row] = index
         self._perform(self.state.fill_row(number, row))
 
-    def reload(self, number: int, indices: Any, rows: int) -> None:
-        self.contents[number].indices = indices
+    def reload(self, number: int, indices: Any, rows: int, offsets: list[int] | None = None) -> None:
+        self.contents[number].indices, self.contents[number].offsets = indices, offsets
         self._perform(self.state.reload(number, rows))
 
     def wait_resolved(self, pick: Callable[[], Batch | None], waiting_for: Callable[[], str], timeout_s: float | None) -> Batch:
@@ -196,9 +197,11 @@ class LocalPool:
         indices = content.indices
         if content.divisible:
             indices = indices[task.first_row : task.first_row + task.rows]
-        work = fetch.Task(
-            task.number, task.batch, batch.slot, batch.rows, task.first_row, content.position + task.first_row, _listed(indices), task.whole
-        )
+        offsets = None
+        if content.offsets is not None:
+            offsets = [at - task.first_row for at in content.offsets[task.first_row : task.first_row + task.rows]]
+        position, whole = content.position + task.first_row, task.whole
+        work = fetch.Task(task.number, task.batch, batch.slot, batch.rows, task.first_row, position, _listed(indices), whole, offsets)
         self._journal.begin(task.number, task.batch, time.monotonic_ns())
         cpu_before = self._cpu_clock()
         try:

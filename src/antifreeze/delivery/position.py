@@ -10,7 +10,7 @@ import torch
 
 from antifreeze.errors import StateMismatch
 from antifreeze.plan.map_plan import MapPlan, MapPosition, PlannedBatch
-from antifreeze.plan.randomness import generator_states, own_generators
+from antifreeze.plan.randomness import generator_states, own_generators, snapshot
 from antifreeze.plan.stream_plan import StreamPosition
 from antifreeze.torch_private import is_iterable_kind
 
@@ -93,7 +93,8 @@ class Cursor:
         if self.plan is not None:
             return state | {
                 "delivered": delivered.as_dict(),
-                "randomness": self.plan.randomness,
+                "randomness": self.plan.randomness or snapshot(generators),
+                "drawn": self.plan.randomness is not None,
                 "beginning": self.plan.beginning,
                 "sampler_state_at_end": self.plan.sampler_state() if self.finished else None,
             }

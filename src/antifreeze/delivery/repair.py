@@ -62,7 +62,7 @@ class Repair:
                     index,
                     epoch=self._ledger.timing.epochs,
                     batch=flight.planned.number,
-                    seed=sample_seed(self._flights.cursor.base_seed, self._flights.cursor.epoch, content.position + row),
+                    seed=sample_seed(self._flights.cursor.base_seed, self._flights.cursor.epoch, content.position_of(row)),
                     samples=length_of(self._dataset),
                 )
             except Exception as error:
@@ -76,7 +76,7 @@ class Repair:
                 return True
         fills: dict[int, Any] = {}
         for row, choice in choices.items():
-            other = self._other_sample(flight, choice, content.position + row, row)
+            other = self._other_sample(flight, choice, content.position_of(row), row)
             if other is not None:
                 fills[row] = other
             elif choice is OnBadSample.SKIP and self._moves_up and self._drop_last:
@@ -90,11 +90,14 @@ class Repair:
             self._flights.pool.reload(batch.number, fills[0], 1)
             return False
         if batch.must_reload or batch.layout is None:
-            kept = [fills.get(row, index) for row, index in enumerate(content.indices) if row in fills or row not in batch.bad_rows]
+            kept = [row for row in range(len(content.indices)) if row in fills or row not in batch.bad_rows]
             if not kept:
                 batch.phase, batch.rows_loaded = Phase.READY, 0
                 return self._skip(batch)
-            self._flights.pool.reload(batch.number, kept, len(kept))
+            indices = [fills.get(row, content.indices[row]) for row in kept]
+            offsets = [content.position_of(row) - content.position for row in kept]
+            left_out = offsets != list(range(len(offsets)))
+            self._flights.pool.reload(batch.number, indices, len(kept), offsets if left_out else None)
             return False
         for row, index in fills.items():
             self._flights.pool.fill_row(batch.number, row, index)
@@ -155,7 +158,8 @@ class Repair:
             batch.bad_rows.pop(row, None)
         if batch.parcel_bytes is not None or batch.layout is None or batch.must_reload:
             flight.moved_up = 0
-            self._flights.pool.reload(batch.number, content.indices[:left], left)
+            offsets = None if content.offsets is None else content.offsets[:left]
+            self._flights.pool.reload(batch.number, content.indices[:left], left, offsets)
             return False
         batch.short_by, flight.moved_up = flight.moved_up, 0
         if batch.phase is Phase.HOLED and not batch.bad_rows:

@@ -94,18 +94,25 @@ class MapPlan:
         self._iterator: Iterator[Any] | None = None
         self._adopted: Iterator[Any] | None = None
         self._spares: frozenset[int] = frozenset()
+        self._drawn_before = True
         self._stateful: Any = self._find_stateful()
         self.randomness: dict[str, Any] | None = None
         self.beginning: int | None = None
         self.position = MapPosition(0, 0, None)
 
     def resume(
-        self, position: MapPosition, randomness: dict[str, Any] | None, beginning: int | None, spares: frozenset[int] = frozenset()
+        self,
+        position: MapPosition,
+        randomness: dict[str, Any] | None,
+        beginning: int | None,
+        spares: frozenset[int] = frozenset(),
+        drawn: bool = True,
     ) -> None:
         """Before the first draw: go on after `position` of an epoch whose order was drawn from `randomness` and began so;
-        the samples at `spares` have moved up already."""
+        the samples at `spares` have moved up already. (Not `drawn`: it was about to be.)"""
         self.position = position
         self._spares = spares
+        self._drawn_before = drawn
         self.randomness = randomness
         self.beginning = beginning
 
@@ -164,7 +171,7 @@ class MapPlan:
         if self.randomness is None:
             self.randomness = snapshot(self._generators)
             return nullcontext()
-        return as_it_was(self.randomness, self._generators)
+        return as_it_was(self.randomness, self._generators, self._drawn_before)
 
     def _next_indices(self, iterator: Iterator[Any]) -> Any:
         if not self.composes:

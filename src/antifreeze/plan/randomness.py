@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+
+_OF_THE_PROCESS = frozenset({"torch", "random", "numpy"})
 
 
 def snapshot(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
@@ -43,21 +45,26 @@ def set_generator_states(generators: Sequence[torch.Generator], states: list[byt
 
 
 @contextmanager
-def as_it_was(saved: dict[str, Any], generators: Sequence[torch.Generator]) -> Iterator[None]:
+def as_it_was(saved: dict[str, Any], generators: Sequence[torch.Generator], drawn_before: bool = True) -> Iterator[None]:
     """The process's generators as they were when `saved` was taken, and afterwards as they are now. The loader's and the sampler's
-    own stay where the drawing leaves them, as they would have without an interruption."""
+    own stay where the drawing leaves them, as they would have without an interruption; and so does, of the process's, what is in
+    that very state again, where nothing had been drawn from it yet."""
     now = snapshot()
-    _put(saved)
+    stay = set() if drawn_before else {name for name in _OF_THE_PROCESS if now[name] == saved[name]}
+    _put(saved, _OF_THE_PROCESS)
     set_generator_states(generators, saved["generators"])
     try:
         yield
     finally:
-        _put(now)
+        _put(now, _OF_THE_PROCESS - stay)
 
 
-def _put(saved: dict[str, Any]) -> None:
-    torch.default_generator.set_state(torch.frombuffer(bytearray(saved["torch"]), dtype=torch.uint8))
-    version, words, gauss = saved["random"]
-    random.setstate((version, tuple(words), gauss))
-    name, keys, position, has_gauss, cached = saved["numpy"]
-    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+def _put(saved: dict[str, Any], names: Set[str]) -> None:
+    if "torch" in names:
+        torch.default_generator.set_state(torch.frombuffer(bytearray(saved["torch"]), dtype=torch.uint8))
+    if "random" in names:
+        version, words, gauss = saved["random"]
+        random.setstate((version, tuple(words), gauss))
+    if "numpy" in names:
+        name, keys, position, has_gauss, cached = saved["numpy"]
+        np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))

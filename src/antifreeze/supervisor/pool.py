@@ -24,6 +24,7 @@ from typing import Any
 
 from antifreeze import spans
 from antifreeze.channel.messages import (
+    WITH_OFFSETS,
     Bounced,
     LayoutFound,
     Message,
@@ -178,8 +179,8 @@ class Pool:
         self.contents[number].indices[row] = index
         self._perform(self.state.fill_row(number, row))
 
-    def reload(self, number: int, indices: Any, rows: int) -> None:
-        self.contents[number].indices = indices
+    def reload(self, number: int, indices: Any, rows: int, offsets: list[int] | None = None) -> None:
+        self.contents[number].indices, self.contents[number].offsets = indices, offsets
         self._perform(self.state.reload(number, rows))
 
     def begin_epoch(self, specs: list[WorkerSpec]) -> None:
@@ -223,7 +224,11 @@ class Pool:
         indices = content.indices
         if content.divisible:
             indices = indices[task.first_row : task.first_row + task.rows]
-        payload, pickled = _encode_indices(indices)
+        if content.offsets is None:
+            payload, pickled = _encode_indices(indices)
+        else:
+            offsets = [at - task.first_row for at in content.offsets[task.first_row : task.first_row + task.rows]]
+            payload, pickled = pickle.dumps((indices, offsets)), WITH_OFFSETS
         stream = -1 if batch.stream is None else batch.stream
         position = content.position + task.first_row
         worker = self.crew.workers[number]

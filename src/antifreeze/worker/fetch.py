@@ -50,6 +50,10 @@ class Task(NamedTuple):
     position: int
     indices: Any
     whole: bool
+    offsets: list[int] | None = None  # of the samples' positions from `position`, where some between them were left out
+
+    def position_of(self, number: int) -> int:
+        return self.position + (number if self.offsets is None else self.offsets[number])
 
 
 @dataclass
@@ -343,7 +347,7 @@ class MapFetcher:
                 if sample is None and none_is_bad:
                     raise none_error(f"sample {index!r}")
             except BaseException as error:
-                wrapped = self._sample_error(error, index, first_row + number, task.position + number)
+                wrapped = self._sample_error(error, index, first_row + number, task.position_of(number))
                 if not self._config.forgive:
                     raise wrapped from error
                 failures[first_row + number] = wrapped.failure
@@ -354,7 +358,7 @@ class MapFetcher:
                 keep(number, sample)
 
         words[Word.INDEX_IS_TEXT] = 0
-        self._seeds.for_each(task.position, len(indices), fetch)
+        self._seeds.for_each(task.position, len(indices), fetch, task.offsets)
         words[Word.SAMPLES] += len(indices)
         return samples, failures
 
@@ -380,7 +384,7 @@ class MapFetcher:
             except BaseException as error:
                 if type(index) is not int:
                     return None, {}
-                row, position = first_row + len(samples), task.position + len(samples)
+                row, position = first_row + len(samples), task.position_of(len(samples))
                 failures[row] = self._sample_error(error, index, row, position).failure
                 add(None)
         words[_SAMPLES] += len(indices)

@@ -30,6 +30,7 @@ import torch
 
 from antifreeze.channel.channel import Channel
 from antifreeze.channel.messages import (
+    WITH_OFFSETS,
     Bounced,
     LayoutFound,
     Message,
@@ -185,8 +186,8 @@ class _Worker:
             info = swap_worker_info(info)
         self._journal.stage(Stage.INITIALISING)
         try:
-            replay = bool(message.replay)
-            self._fetcher.open(message.stream, info, message.payload or None, message.skip_samples, message.batch_rows, replay)
+            replay, alone = bool(message.replay), message.streams <= self._spec.num_workers
+            self._fetcher.open(message.stream, info, message.payload or None, message.skip_samples, message.batch_rows, replay, alone)
         except Exception as error:
             self._init_failure = Failure.of(error, stage="__iter__ of the iterable data set", worker=self._spec.worker_id)
 
@@ -246,13 +247,16 @@ class _Worker:
 
 def task_of(work: Work) -> Task:
     indices: Any
-    if work.pickled:
+    offsets: list[int] | None = None
+    if work.pickled == WITH_OFFSETS:
+        indices, offsets = pickle.loads(work.payload)
+    elif work.pickled:
         indices = pickle.loads(work.payload)
     else:
         numbers = array.array("q")
         numbers.frombytes(work.payload)
         indices = numbers.tolist()
-    return Task(work.task, work.batch, work.slot, work.batch_rows, work.first_row, work.position, indices, bool(work.whole))
+    return Task(work.task, work.batch, work.slot, work.batch_rows, work.first_row, work.position, indices, bool(work.whole), offsets)
 
 
 # --- the process itself -----------------------------------------------------------------------------------------------

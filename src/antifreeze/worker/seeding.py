@@ -192,24 +192,25 @@ class SampleSeeds:
         """What every generator is seeded with before the sample at `position`."""
         return _seed_at(self._key, position)
 
-    def for_each(self, position: int, count: int, fetch: Callable[[int], None]) -> None:
-        """Calls fetch(0) … fetch(count - 1), the sample at position + k seeded before fetch(k)."""
+    def for_each(self, position: int, count: int, fetch: Callable[[int], None], offsets: Sequence[int] | None = None) -> None:
+        """Calls fetch(0) … fetch(count - 1), the sample at position + k (or + offsets[k]) seeded before fetch(k)."""
+        positions = range(position, position + count) if offsets is None else [position + offset for offset in offsets]
         done = 0
         while self._warm_up_left and done < count:
-            self._seed_and_watch(self.seed_of(position + done), fetch, done)
+            self._seed_and_watch(self.seed_of(positions[done]), fetch, done)
             done += 1
         if done == count:
             return
         self.watch()
         try:
-            self._fetch_used(position, done, count, fetch)
+            self._fetch_used(positions, done, fetch)
         except Exception:
             if not self.late_use():
                 raise
         else:
             if not self.late_use():
                 return
-        self._fetch_used(position, done, count, fetch)
+        self._fetch_used(positions, done, fetch)
 
     def samples_need_none(self) -> bool:
         """No sample so far has used a generator: they may be loaded unseeded, between `watch` and `late_use`."""
@@ -276,13 +277,13 @@ class SampleSeeds:
     def _batch_seed(self, position: int, collating: bool) -> int:
         return mix(self.seed_of(position) ^ (_COLLATE if collating else 0))
 
-    def _fetch_used(self, position: int, begin: int, end: int, fetch: Callable[[int], None]) -> None:
+    def _fetch_used(self, positions: Sequence[int], begin: int, fetch: Callable[[int], None]) -> None:
         if not self._used:
-            for number in range(begin, end):
+            for number in range(begin, len(positions)):
                 fetch(number)
             return
-        for number in range(begin, end):
-            self._seed(self._used, self.seed_of(position + number))
+        for number in range(begin, len(positions)):
+            self._seed(self._used, self.seed_of(positions[number]))
             fetch(number)
 
     def _seed_and_watch(self, seed: int, fetch: Callable[[int], None], number: int) -> None:

@@ -105,11 +105,24 @@ class StreamFetcher:
         self._maker = maker
         self._seeds = seeds
         self._journal = journal
+        self._unmoved: Any = None
         self.streams: dict[int, Stream] = {}
 
-    def open(self, number: int, worker_info: Any, state: bytes | None, skip_samples: int, batch_rows: int, replay: bool = True) -> None:
-        # a second stream in one process must not share the data set's position with the first
-        dataset = self._dataset if not self.streams else copy.deepcopy(self._dataset)
+    def open(
+        self,
+        number: int,
+        worker_info: Any,
+        state: bytes | None,
+        skip_samples: int,
+        batch_rows: int,
+        replay: bool = True,
+        alone: bool = False,
+    ) -> None:
+        """`alone`: no other stream will be opened in this process. Others must not share the data set's position with the first: each
+        has a copy of the data set as it was before any stream moved it."""
+        if not alone and self._unmoved is None:
+            self._unmoved = copy.deepcopy(self._dataset)
+        dataset = copy.deepcopy(self._unmoved) if self.streams else self._dataset
         stream = Stream(dataset, worker_info, self._seeds, number)
         self.streams[number] = stream
         stream.open(state, skip_samples, batch_rows, replay, self._note_drawn_again)
