@@ -83,6 +83,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         super().__init__(loader)
         if not self._num_workers and self._timeout != 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
+        if self._num_workers and loader.prefetch_factor is not None and loader.prefetch_factor <= 0:
+            raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         if seeded:
             source.put_back()  # the interrupted run drew these seeds; they are in the state
             self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
@@ -527,10 +529,12 @@ class _SeedSource:
 
     def __post_init__(self) -> None:
         self._source = torch.default_generator if self.generator is None else self.generator
-        self._state = self._source.get_state()
+        # what is no generator is refused where torch draws from it
+        self._state = self._source.get_state() if isinstance(self._source, torch.Generator) else None
 
     def put_back(self) -> None:
-        self._source.set_state(self._state)
+        if self._state is not None:
+            self._source.set_state(self._state)
 
 
 def _limit(options: Options) -> tuple[int | None, str]:
