@@ -403,7 +403,7 @@ class MapFetcher:
             number = len(indices) - length_hint(place) - 1
             if type(indices[number]) is not int:
                 return None
-            wrapped = self._sample_error(error, indices[number], task.first_row + number, task.position + number)
+            wrapped = self._sample_error(error, indices[number], task.first_row + number, task.position_of(number))
             raise wrapped from error
         words[_SAMPLES] += len(indices)
         return samples
