@@ -94,6 +94,8 @@ class WorkerSpec:
 
 def run_worker(spec: WorkerSpec | bytes, end: Any) -> None:
     """The body of the worker process; `end` is its socket, `spec` may come pickled."""
+    collects = gc.isenabled()
+    gc.disable()  # a collection would touch, and so copy, every page that was inherited
     if isinstance(spec, bytes):
         spec = pickle.loads(spec)
         assert isinstance(spec, WorkerSpec)
@@ -109,13 +111,14 @@ def run_worker(spec: WorkerSpec | bytes, end: Any) -> None:
     row = journal.row(welcome.journal_row)
     row.words[Word.PID] = os.getpid()
     row.stage(Stage.STARTING)
-    _Worker(spec, channel, Arena(arena_fd), row).run()
+    _Worker(spec, channel, Arena(arena_fd), row, collects).run()
     row.stage(Stage.ENDED)
 
 
 class _Worker:
-    def __init__(self, spec: WorkerSpec, channel: Channel, arena: Arena, journal: JournalRow) -> None:
+    def __init__(self, spec: WorkerSpec, channel: Channel, arena: Arena, journal: JournalRow, collects: bool) -> None:
         self._spec = spec
+        self._collects = collects
         self._channel = channel
         self._journal = journal
         self._dataset = seed_datapipe(spec.dataset, spec.shared_seed)
@@ -155,6 +158,8 @@ class _Worker:
         moved = [generator for generator, mark in marks if spec.worker_init_fn is not None and generator.moved_since(mark)]
         self._seeds.leave_to_user(moved)
         gc.freeze()  # what was inherited is not walked again, so its pages stay shared
+        if self._collects:
+            gc.enable()
         self._channel.send(Ready(sum(1 << self._generators.index(generator) for generator in moved)))
 
     def _new_fetcher(self) -> MapFetcher | StreamFetcher:
