@@ -79,6 +79,9 @@ from antifreeze.worker.main import WorkerSpec
 
 TICK_S = 0.25
 HEDGE_TICK_S = 0.05
+LOOK_EVERY_S = 0.05
+"""Every worker's journal is looked at so often at most, however many messages wake the loop."""
+
 _worker_keys = itertools.count()
 UNKILLABLE_S = 5.0
 _FROM_OUTSIDE = (-9, -15)  # SIGKILL and SIGTERM, which not every system has a name for
@@ -112,6 +115,7 @@ class Pool:
         self._pickled_specs: PickledSpecs | None = None
         self._forks = context.get_start_method() == "fork"
         self._began_s = time.monotonic()
+        self._looked_s = 0.0
         self._oom_kills = oom_kills()
         self._whole_batch_calls = False
         self._last_stream_state: dict[int, tuple[bytes | None, bool]] = {}
@@ -370,10 +374,12 @@ class Pool:
             if first_s is not None and waited_s >= stall_intervals_s(first_s, reports):
                 reports += 1
                 self._report_stall(reason, waited_s)
-            self._check_deadlines()
-            self.look_at_memory()
-            if self.options.hedge:
-                self._hedge_late()
+            if time.monotonic() - self._looked_s >= LOOK_EVERY_S:
+                self._looked_s = time.monotonic()
+                self._check_deadlines()
+                self.look_at_memory()
+                if self.options.hedge:
+                    self._hedge_late()
             if timeout_s is not None and waited_s >= timeout_s:
                 raise LoaderTimeout(f"DataLoader timed out after {timeout_s:g} seconds\n{self.describe_wait(reason, waited_s)}")
 

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from heapq import heapify, heapreplace
 from typing import Any
 
 from antifreeze.supervisor.hedging import Piece, Races
@@ -555,24 +556,28 @@ class PoolState:
 
     def _assign(self) -> list[Action]:
         actions: list[Action] = []
+        if not self.backlog:
+            return actions
         waiting: deque[Task] = deque()
+        idlest = _Idlest(self.workers)
         while self.backlog:
             task = self.backlog.popleft()
-            worker = self._worker_for(task)
+            worker = self._worker_for(task, idlest)
             if worker is None:
                 waiting.append(task)
                 continue
             worker.queue.append(task)
+            idlest.given(worker, task.rows)
             self._tasks[task.number] = (task, worker.number)
             actions.append(Send(worker.number, task))
         self.backlog = waiting
         return actions
 
-    def _worker_for(self, task: Task) -> Worker | None:
+    def _worker_for(self, task: Task, idlest: _Idlest) -> Worker | None:
         if task.worker is not None:
             worker = self.workers[task.worker]
             return worker if worker.live else None
-        return min((worker for worker in self.workers if worker.live), key=lambda worker: worker.load, default=None)
+        return idlest.worker()
 
     def _drop(self, task: Task) -> list[Action]:
         self._tasks.pop(task.number, None)
@@ -583,6 +588,25 @@ class PoolState:
         batch.rows, batch.rows_loaded, batch.phase = rows, 0, Phase.LOADING
         batch.layout = batch.parcel_bytes = None
         batch.must_reload = False
+
+
+class _Idlest:
+    """The live worker with the least to do, of any number of them, while tasks are given out: each is looked at once, not per task."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self._workers = workers
+        self._loads = {worker.number: worker.load for worker in workers if worker.live}
+        self._heap = [(load, number) for number, load in self._loads.items()]
+        heapify(self._heap)
+
+    def worker(self) -> Worker | None:
+        while self._heap and self._heap[0][0] != self._loads[self._heap[0][1]]:
+            number = self._heap[0][1]
+            heapreplace(self._heap, (self._loads[number], number))
+        return self._workers[self._heap[0][1]] if self._heap else None
+
+    def given(self, worker: Worker, rows: int) -> None:
+        self._loads[worker.number] = self._loads.get(worker.number, 0) + rows
 
 
 def _rest(batch: Batch, pieces: list[Piece]) -> list[Piece]:
