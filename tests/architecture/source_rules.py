@@ -26,7 +26,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "in the child": ("worker",),
     "what workers fill": ("slots", "channel", "plan"),
     "where samples come from": ("sources", "packing", "distributed"),
-    "the vocabulary": ("events", "choices", "linux", "options", "spans", "torch_private"),
+    "the vocabulary": ("events", "choices", "linux", "naming", "options", "spans", "torch_private"),
     "the bottom": ("errors",),
 }
 

@@ -131,6 +131,8 @@ def test_a_bad_sample_of_a_batch_that_is_fetched_in_one_call_is_found(num_worker
 
 class BatchesAreBad(SomeAreBad):
     def __getitems__(self, indices: list[int]) -> list[int]:
+        if len(indices) == 1:
+            return indices
         raise OSError("no batch today")
 
 

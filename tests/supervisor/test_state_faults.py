@@ -113,28 +113,37 @@ def test_a_batch_suspected_as_a_whole_twice_has_failed_whatever_is_forgiven(forg
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_rows_suspected_together_are_given_out_one_by_one_and_the_guilty_one_is_found(tasks: int) -> None:
+@pytest.mark.parametrize("final", [False, True])
+def test_rows_suspected_together_are_tried_singly_and_the_guilty_one_is_found(tasks: int, final: bool) -> None:
     state = state_of(forgive=True)
-    state.submit(0, SLOT, 4, tasks, divisible=True)
+    state.submit(0, SLOT, 4, tasks)
     if tasks == 2:
         rows_done(state, 1)
-    singles = places(gone(state, 0, WHOLE_BATCH))
-    assert singles == [(1, row, 1) for row in range(4 // tasks)]
-    assert not any(task.whole for task in state.workers[1].queue)
-    rows_done(state, 1)
+    (again,) = gone(state, 0, WHOLE_BATCH, final=final)
+    assert isinstance(again, Send)
+    assert (again.task.singly, again.task.whole, again.task.rows) == (True, tasks == 1, 4 // tasks)
     state.handle(WorkerBack(0))
-    again = places(gone(state, 1, 1))
-    assert (0, 1, 1) in again
+    retried = gone(state, 1, 1, final=final, failure="it again")
     state.handle(WorkerBack(1))
-    while state.workers[0].queue:
-        if state.workers[0].queue[0].first_row == 1:
-            gone(state, 0, 1, failure="it again")
-        else:
+    if not final:
+        assert all(isinstance(send, Send) and send.task.singly for send in retried)
+        while [task for task in state.workers[0].queue if 1 not in task.row_range()]:
             rows_done(state, 0)
-    while state.workers[1].queue:
-        rows_done(state, 1)
+        gone(state, 0, 1, failure="it again")
+        state.handle(WorkerBack(0))
+    for worker in (0, 1):
+        while state.workers[worker].queue:
+            rows_done(state, worker)
     assert state.batches[0].phase is Phase.HOLED
     assert state.batches[0].bad_rows == {1: "it again"}
+
+
+@pytest.mark.parametrize(("forgive", "final", "rows"), [(False, True, 4), (True, True, 1)])
+def test_a_deadline_is_not_waited_for_again_where_that_would_tell_nothing(forgive: bool, final: bool, rows: int) -> None:
+    state = state_of(forgive=forgive)
+    state.submit(0, SLOT, rows, 1)
+    assert gone(state, 0, WHOLE_BATCH, final=final, failure="too long") == []
+    assert state.batches[0].phase is Phase.FAILED
 
 
 def test_strikes_outlast_the_reload_that_follows_from_a_bounce() -> None:

@@ -395,6 +395,8 @@ class World(Ground):
         assert row is not None
         made.suspected[row] += 1
         bad = gone.final or made.suspected[row] >= gone.strikes
+        unproven = row == WHOLE_BATCH and not task.singly and task.rows > 1 and not made.stream
+        bad = bad and not (unproven and (self.forgive or not gone.final))
         if bad and (row == WHOLE_BATCH or not self.forgive):
             made.erred = True
         elif bad:

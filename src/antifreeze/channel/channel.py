@@ -70,6 +70,10 @@ class Channel:
         except ConnectionError:
             return None  # the other end died; its process's end is an event of its own
 
+    def check(self) -> None:
+        """Raises OSError where the line was closed under us."""
+        self._socket.getpeername()
+
     def close(self) -> None:
         self._socket.close()
 

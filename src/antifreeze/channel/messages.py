@@ -40,7 +40,7 @@ WITH_OFFSETS = 2
 
 class Work(NamedTuple):
     """Fill rows first_row… of a batch; payload: the indices as int64, or pickled where they are no ints.
-    `whole`: the task is the whole batch, so the worker itself chooses between rows and parcel."""
+    `whole`: the task is the whole batch, so the worker itself chooses between rows and parcel. `singly`: try each sample alone first."""
 
     task: int
     batch: int
@@ -51,6 +51,7 @@ class Work(NamedTuple):
     position: int
     stream: int
     whole: int
+    singly: int
     pickled: int
     payload: bytes
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from antifreeze.errors import OptionError, TooManyBadSamples
+from antifreeze.naming import shown
 from antifreeze.options import OnBadSample, Options
 from antifreeze.supervisor.sample_path import path_of
 from antifreeze.worker.failure import Failure
@@ -72,7 +73,7 @@ class BadSampleDesk:
                 choice = OnBadSample(answer)
             except ValueError:
                 raise OptionError(
-                    f'on_bad_sample returned {answer!r} for sample {index!r}; expected "raise", "skip" or "replace"'
+                    f'on_bad_sample returned {answer!r} for sample {shown(index)}; expected "raise", "skip" or "replace"'
                 ) from None
         record = BadSampleRecord(epoch, batch, failure, choice, seed, path_of(self._dataset, index))
         self._write(record)

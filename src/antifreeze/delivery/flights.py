@@ -136,7 +136,7 @@ class Flights:
                 tasks = self._tasks_for(rows)
                 self.in_flight[ticket].cut = rows < planned.after.samples - planned.position
             divisible = self._shape.auto_collation and isinstance(indices, (list, array))
-            content = Content(indices, planned.position, divisible, rows=divisible and self._may_split, number=planned.number)
+            content = Content(indices, planned.position, divisible, number=planned.number)
             self.pool.submit(ticket, content, rows, tasks, worker)
 
     def _submit_streams(self, room: int) -> None:

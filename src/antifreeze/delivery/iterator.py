@@ -36,6 +36,7 @@ from antifreeze.delivery.stages import Stage
 from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import LoaderClosed
+from antifreeze.naming import shown
 from antifreeze.options import Options, StreamChoice
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch, Quarantine
 from antifreeze.plan.randomness import own_generators
@@ -226,7 +227,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         pool = self.pool
         if isinstance(pool, Pool) and not pool.started:
             self._traps.before_start(self._dataset, self._num_workers, forks=not self._use_server and self._forks())
-            pool.start(whole_batch_calls=not self._map or self._shape.fetches_many)
+            pool.start()
             if self._worker_init_fn is not None and self._map:
                 self._flights.static = bool(pool.wait_ready())
         if self._map:
@@ -486,9 +487,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if planned is None:
             return exception_of(error)
         indices = planned.indices if isinstance(planned.indices, (list, tuple, array)) else [planned.indices]
-        index = indices[row] if 0 <= row < len(indices) and repr(indices[row]) == failure_of(error).index else None
+        failure = failure_of(error)
+        index = indices[row] if 0 <= row < len(indices) and shown(indices[row], failure.position) == failure.index else None
         seed = sample_seed(self._base_seed, self.cursor.epoch, planned.position + row)
-        self._desk.note_raised(failure_of(error), index, epoch=self._ledger.timing.epochs, batch=planned.number, seed=seed)
+        self._desk.note_raised(failure, index, epoch=self._ledger.timing.epochs, batch=planned.number, seed=seed)
         return exception_of(error, path_of(self._dataset, index))
 
     def _remember_no_rows(self) -> None:

@@ -23,6 +23,7 @@ import torch
 from torch.utils.data import BatchSampler
 
 from antifreeze.errors import StateMismatch
+from antifreeze.naming import shown
 from antifreeze.plan.order import ArrayOrder, order_of
 from antifreeze.plan.randomness import as_it_was, snapshot
 
@@ -64,7 +65,7 @@ class Quarantine:
 
     def filter(self, indices: Iterable[Any]) -> Iterator[Any]:
         for index in indices:
-            if repr(index) not in self.listed:
+            if shown(index) not in self.listed:
                 yield index
             elif self.samples:
                 yield self._other(index)
@@ -77,7 +78,7 @@ class Quarantine:
 
     def _other(self, index: Any) -> int:
         assert self.samples is not None
-        first = zlib.crc32(repr(index).encode())
+        first = zlib.crc32(shown(index).encode())
         return next((first + step) % self.samples for step in range(self.samples) if repr((first + step) % self.samples) not in self.listed)
 
 
@@ -234,7 +235,10 @@ def _listed(indices: Any) -> Any:
 
 
 def _check_sum(indices: list[Any]) -> int:
-    return zlib.crc32(repr(indices).encode())
+    try:
+        return zlib.crc32(repr(indices).encode())
+    except Exception:  # a key without a repr
+        return zlib.crc32("".join(shown(key) for part in indices for key in (part if isinstance(part, list) else [part])).encode())
 
 
 _END = object()

@@ -74,7 +74,7 @@ from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.supervisor.watch import Look, Watch, where_is
 from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.worker.fetch import few
-from antifreeze.worker.journal import Entry, Stage
+from antifreeze.worker.journal import ALL_ROWS, Entry, Stage
 from antifreeze.worker.main import WorkerSpec
 
 TICK_S = 0.25
@@ -117,7 +117,6 @@ class Pool:
         self._began_s = time.monotonic()
         self._looked_s = 0.0
         self._oom_kills = oom_kills()
-        self._whole_batch_calls = False
         self._last_stream_state: dict[int, tuple[bytes | None, bool]] = {}
 
     def __repr__(self) -> str:
@@ -126,9 +125,7 @@ class Pool:
 
     # --- life ---
 
-    def start(self, whole_batch_calls: bool) -> None:
-        """`whole_batch_calls`: the data set is asked for a batch at a time, so a deadline counts for all its samples."""
-        self._whole_batch_calls = whole_batch_calls
+    def start(self) -> None:
         for number in range(len(self._specs)):
             self._start_worker(number)
 
@@ -177,7 +174,7 @@ class Pool:
 
     def submit(self, number: int, content: Content, rows: int, tasks: int, worker: int | None, stream: int | None = None) -> None:
         self.contents[number] = content
-        self._perform(self.state.submit(number, self.ring.take(), rows, tasks, stream=stream, worker=worker, divisible=content.rows))
+        self._perform(self.state.submit(number, self.ring.take(), rows, tasks, stream=stream, worker=worker))
 
     def fill_row(self, number: int, row: int, index: Any) -> None:
         self.contents[number].indices[row] = index
@@ -249,6 +246,7 @@ class Pool:
                 position,
                 stream,
                 int(task.whole),
+                int(task.singly),
                 pickled,
                 payload,
             ),
@@ -303,7 +301,7 @@ class Pool:
                 continue
             look = self._watch.look(number, now_s)
             if look.entry.task == queue[0].number and look.entry.stage in (Stage.FETCH, Stage.COLLATE):
-                rows, together = queue[0].rows, self._whole_batch_calls or look.entry.stage is Stage.COLLATE
+                rows, together = queue[0].rows, look.entry.row == ALL_ROWS or look.entry.stage is Stage.COLLATE
                 in_sample_s = 0.0 if together else now_s - look.since_s
                 if is_late(in_sample_s, now_s - look.entry.since_ns / 1e9, rows, typical_s):
                     late.append(number)
@@ -575,14 +573,14 @@ class Pool:
         if entry.stage is Stage.SEND and end.code in _FROM_OUTSIDE:
             return WorkerGone(number)  # what it had loaded was loaded well
         whole = self._is_of_batch(number, entry)
-        failure = telling.sample_lost(number, entry, self._samples_of(entry, whole), self._path_of(entry), how)
+        failure = telling.sample_lost(number, entry, self._samples_of(entry, whole), self._path_of(entry), how, self.options.forgives)
         # a kill from outside says little about the sample; a crash says more
         strikes = STRIKES + 1 if end.code in _FROM_OUTSIDE else STRIKES
         return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, strikes=strikes)
 
     def _path_of(self, entry: Entry) -> str | None:
         """The file of the sample that a worker is (was) at, where the data set tells."""
-        if entry.stage not in (Stage.FETCH, Stage.COLLATE, Stage.WRITE) or self._whole_batch_calls:
+        if entry.stage not in (Stage.FETCH, Stage.COLLATE, Stage.WRITE) or entry.row == ALL_ROWS or self.streams:
             return None
         return path_of(self._specs[0].dataset, entry.index)
 
@@ -596,12 +594,11 @@ class Pool:
 
     def _is_of_batch(self, number: int, entry: Entry) -> bool:
         """Whether the worker is (was) at all samples of its task together, so that none of them alone can be blamed."""
-        if self._whole_batch_calls:
+        if self.streams:
             return True
         task = next((task for task in self.state.workers[number].queue if task.number == entry.task), None)
-        content = None if task is None else self.contents.get(task.batch)  # of a task that lost, the batch may be delivered
-        alone = task is not None and task.rows == 1 and content is not None and content.divisible
-        return entry.stage in (Stage.COLLATE, Stage.WRITE, Stage.SEND) and not alone
+        together = entry.row == ALL_ROWS or entry.stage in (Stage.COLLATE, Stage.WRITE, Stage.SEND)
+        return together and (task is None or task.rows > 1)
 
     def _samples_of(self, entry: Entry, whole: bool) -> str | None:
         """The samples of the batch, where not one of them but the batch is at fault."""
@@ -635,7 +632,7 @@ class Pool:
                 queue[0].rows
                 if queue
                 and look.entry.stage is not Stage.INITIALISING
-                and (self._whole_batch_calls or look.entry.stage in (Stage.COLLATE, Stage.WRITE))
+                and (look.entry.row == ALL_ROWS or look.entry.stage in (Stage.COLLATE, Stage.WRITE))
                 else 1
             )
             if self._watch.overdue(look, now_s, self.options.sample_timeout_s, samples):
@@ -649,7 +646,7 @@ class Pool:
         whole = self._is_of_batch(number, entry)
         samples = self._samples_of(entry, whole)
         stuck_s, limit_s = now_s - look.since_s, self.options.sample_timeout_s
-        failure = telling.sample_overdue(number, worker, entry, samples, self._path_of(entry), stuck_s, limit_s)
+        failure = telling.sample_overdue(number, worker, entry, samples, self._path_of(entry), stuck_s, limit_s, self.options.forgives)
         return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, strikes=STRIKES + 1)
 
     def _leave_fork(self, number: int, worker: WorkerProcess) -> None:
@@ -674,7 +671,8 @@ class Pool:
         else:
             whole = self._is_of_batch(number, entry)
             samples, path = self._samples_of(entry, whole), self._path_of(entry)
-            failure = telling.sample_overdue(number, worker, entry, samples, path, stuck_s, self.options.sample_timeout_s)
+            limit_s, forgives = self.options.sample_timeout_s, self.options.forgives
+            failure = telling.sample_overdue(number, worker, entry, samples, path, stuck_s, limit_s, forgives)
             self._tell(Happening.DEADLINE, failure.message)
             self._blame[number] = WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, final=True)
         self._kill(number, worker)

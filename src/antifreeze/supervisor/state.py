@@ -9,7 +9,9 @@
 3. The task a worker died in is suspected by its row: it is given out again split around that row, so that only the guilty
    sample stays alone. A row suspected twice, or ended by its deadline, is bad.
 4. In a static plan (streams; generators seeded by worker_init_fn) a task may only be done by the worker it is bound to.
-5. Where not a row but what was done to all rows of a task ended the worker, the rows are given out one by one, if they can be.
+5. Where not a row but what was done to all rows of a task together ended the worker, the task is given out again to be tried
+   singly: each sample alone first, so that the guilty one is known by its row. Only a task that ends its worker again, though
+   each of its samples alone did not, is an error of the whole batch.
 6. A late task may be run a second time (hedging.py): its batch is resolved by whichever is done first, and what the other one may
    still write to is free when that one has ended.
 """
@@ -51,6 +53,7 @@ class Task:
     whole: bool
     worker: int | None = None  # the only one that may do it
     slot: int | None = None  # its own
+    singly: bool = False  # each sample is tried alone before all are loaded
 
     def row_range(self) -> range:
         return range(self.first_row, self.first_row + self.rows)
@@ -74,7 +77,7 @@ class Batch:
     discarded: bool = False
     short_by: int = 0  # rows at its end that went to earlier batches
     must_reload: bool = False  # its good rows are not all in the slot
-    divisible: bool = False  # its rows may be loaded one by one
+    singly: bool = False  # all its rows together ended a worker: from now on each is tried alone first
     elsewhere: list[Piece] = field(default_factory=list)  # rows that a hedge was first to load
 
     def first_error(self) -> Any:
@@ -206,10 +209,9 @@ class PoolState:
         tasks: int,
         stream: int | None = None,
         worker: int | None = None,
-        divisible: bool = False,
     ) -> list[Action]:
-        """A new batch, to be loaded in `tasks` tasks; `worker` binds it; `divisible`: its rows may be loaded one by one."""
-        batch = Batch(number, slot, rows, stream, worker, divisible=divisible or tasks > 1)
+        """A new batch, to be loaded in `tasks` tasks; `worker` binds it."""
+        batch = Batch(number, slot, rows, stream, worker)
         self.batches[number] = batch
         for first, count in _split_evenly(rows, tasks):
             self._add_task(batch, first, count, whole=tasks == 1, worker=worker)
@@ -503,6 +505,8 @@ class PoolState:
         del self._tasks[task.number]
         batch.open_tasks.discard(task.number)
         bad = event.final or batch.strikes[row] >= event.strikes
+        if row == WHOLE_BATCH and self._may_try_singly(batch, task, event):
+            batch.singly, bad = True, False
         if bad and (row == WHOLE_BATCH or not self.forgive):
             batch.errors[row] = event.failure
             return
@@ -510,14 +514,16 @@ class PoolState:
             batch.bad_rows[row] = event.failure
         if task.whole or row == WHOLE_BATCH:
             batch.must_reload |= bad
-            if not bad and row == WHOLE_BATCH and batch.divisible and task.rows > 1:
-                for one in reversed(task.row_range()):
-                    self._add_task(batch, one, 1, whole=False, worker=task.worker, first=True)
-            elif not bad:
+            if not bad:
                 self._add_task(batch, task.first_row, task.rows, whole=task.whole, worker=task.worker, first=True)
             return
         for first, count in reversed(_around(task.row_range(), row, alone=not bad)):
             self._add_task(batch, first, count, whole=False, worker=task.worker, first=True)
+
+    def _may_try_singly(self, batch: Batch, task: Task, event: WorkerGone) -> bool:
+        """Whether it is still to be found out which sample of the task is guilty. A deadline that passed is not waited for a second
+        time where the first bad sample is an error anyway."""
+        return not task.singly and task.rows > 1 and batch.stream is None and (self.forgive or not event.final)
 
     def _taken_back(self, event: TakenBack) -> list[Action]:
         return [*self.take_back_to_backlog(event), *self._assign()]
@@ -545,7 +551,7 @@ class PoolState:
     # --- tasks ---
 
     def _add_task(self, batch: Batch, first_row: int, rows: int, *, whole: bool, worker: int | None, first: bool = False) -> None:
-        task = Task(self._next_task, batch.number, first_row, rows, whole, worker)
+        task = Task(self._next_task, batch.number, first_row, rows, whole, worker, singly=batch.singly)
         self._next_task += 1
         self._tasks[task.number] = (task, None)
         batch.open_tasks.add(task.number)

@@ -15,25 +15,32 @@ from antifreeze.worker.failure import Failure
 from antifreeze.worker.journal import Entry, Stage
 
 
-def sample_lost(number: int, entry: Entry, batch_of: str | None, path: str | None, how: str) -> Failure:
+def sample_lost(number: int, entry: Entry, batch_of: str | None, path: str | None, how: str, forgives: bool) -> Failure:
     """A worker ended while it was at this sample, or at a batch (`batch_of` its samples)."""
     whole = batch_of is not None
     what = f"at batch {entry.batch} ({entry.stage.name.lower()}) {batch_of}" if whole else f"loading {_sample(entry, path)}"
     text = (
         f"worker {number} {how} while {what}, and so did the worker before it\n"
-        f"  what to do: {_way_on(whole)}; the line above says what ended the process"
+        f"  what to do: {_way_on(entry, whole, forgives)}; the line above says what ended the process"
     )
     return _failure(SampleLost, text, number, entry, whole)
 
 
 def sample_overdue(
-    number: int, worker: WorkerProcess, entry: Entry, batch_of: str | None, path: str | None, stuck_s: float, limit_s: float | None
+    number: int,
+    worker: WorkerProcess,
+    entry: Entry,
+    batch_of: str | None,
+    path: str | None,
+    stuck_s: float,
+    limit_s: float | None,
+    forgives: bool,
 ) -> Failure:
     whole = batch_of is not None
     what = f"batch {entry.batch} ({entry.stage.name.lower()}) {batch_of}" if whole else _sample(entry, path)
     text = (
         f"{what} took longer than {stuck_s:.1f} s in worker {number} (pid {worker.pid}), so the worker was ended\n{where_is(worker)}\n"
-        f"  what to do: {_way_on(whole)}; sample_timeout_s={limit_s} is the limit"
+        f"  what to do: {_way_on(entry, whole, forgives)}; sample_timeout_s={limit_s} is the limit"
     )
     return _failure(SampleTimeout, text, number, entry, whole)
 
@@ -106,9 +113,11 @@ def waiting(reason: str, waited_s: float, seen: list[tuple[WorkerProcess, Entry,
     return "\n".join(lines)
 
 
-def _way_on(whole: bool) -> str:
-    if whole:
+def _way_on(entry: Entry, whole: bool, forgives: bool) -> str:
+    if whole and (forgives or entry.stage is not Stage.FETCH):
         return "no sample of it alone can be blamed, so on_bad_sample does not apply; a loop that catches this goes on with the next batch"
+    if whole:
+        return 'on_bad_sample="skip" tries its samples one by one and goes on without the guilty one'
     return 'on_bad_sample="skip" goes on without the sample'
 
 

@@ -15,7 +15,6 @@ class Content:
     indices: Any
     position: int
     divisible: bool  # a list of which a task may take a part
-    rows: bool = False  # its samples may be loaded one by one
     number: int = 0  # of the batch in its epoch, for people: the pool knows it by another one
     offsets: list[int] | None = None  # of its samples' positions, where some between them were left out
 

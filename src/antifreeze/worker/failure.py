@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from antifreeze.errors import LoadingError
+from antifreeze.naming import shown
 
 _LONGEST_MESSAGE = 2000
 
@@ -48,7 +49,7 @@ class Failure:
             message=_first_line(error)[:_LONGEST_MESSAGE],
             traceback_text="".join(traceback.format_exception(kind, error, error.__traceback__)),
             stage=stage,
-            index=None if index is None else repr(index),
+            index=None if index is None else shown(index, position),
             row=row,
             position=position,
             worker=worker,

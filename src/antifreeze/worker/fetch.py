@@ -7,7 +7,11 @@
 1. Rows are for torch's own default_collate alone; whatever deviates is handed to the real default_collate, whole batch, so that
    the result, or the error, is torch's.
 2. With `forgive`, a sample that raises is noted and the task goes on; otherwise the first one ends the task.
+   A `None` is a bad sample where default_collate would refuse it, and, with `forgive`, everywhere; otherwise the user's own
+   collate function may know it.
 3. An exception that leaves `load` is a FetchError that knows its stage and sample.
+4. A task that ended its worker comes again to be tried `singly`: each sample is loaded alone, and dropped, before all are loaded
+   together, so that the journal tells which one is guilty; what is delivered is the same, with the same random numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -26,12 +30,13 @@ import torch
 from torch.utils.data import Subset
 
 from antifreeze.errors import BadSample, BatchNotPicklable, LoadingError
+from antifreeze.naming import shown
 from antifreeze.slots import parcel
 from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, RowLayout, learn, starts_as, transpose, write_column, write_sample
 from antifreeze.torch_private import default_collate, default_convert
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.gather import Gather, gather_of
-from antifreeze.worker.journal import JournalRow, Stage, Word
+from antifreeze.worker.journal import ALL_ROWS, JournalRow, Stage, Word
 from antifreeze.worker.seeding import SampleSeeds
 from antifreeze.worker.slot_writer import SlotWriter
 
@@ -51,6 +56,7 @@ class Task(NamedTuple):
     indices: Any
     whole: bool
     offsets: list[int] | None = None  # of the samples' positions from `position`, where some between them were left out
+    singly: bool = False  # try each sample alone first
 
     def position_of(self, number: int) -> int:
         return self.position + (number if self.offsets is None else self.offsets[number])
@@ -163,9 +169,21 @@ class SampleMaker:
         packed.write(self._writer.room(task.slot, packed.size_bytes))
         return Packed(rows, packed.size_bytes, fetch_ns, collate_ns, time.perf_counter_ns() - began)
 
+    def try_out(self, task: Task, number: int, sample: Any) -> None:
+        """What becomes of one sample of a batch, for this one alone; an exception says nothing here, it may come of being alone."""
+        try:
+            layout = self.layout_of(sample, task.batch_rows) if self.may_write_rows else None
+            if layout is not None:
+                self.write_rows(task, layout, [sample], task.first_row + number)
+            elif task.whole:
+                packed = parcel.pack(self._config.collate_fn([sample]))
+                packed.write(self._writer.room(task.slot, packed.size_bytes))
+        except Exception:
+            pass
+
     def not_picklable(self, task: Task, error: Exception) -> FetchError:
         maker = getattr(self._config.collate_fn, "__qualname__", repr(self._config.collate_fn))
-        made_by = f"collate_fn {maker}" if self._config.auto_collation else f"the data set (sample {task.indices!r}) through {maker}"
+        made_by = f"collate_fn {maker}" if self._config.auto_collation else f"the data set (sample {shown(task.indices)}) through {maker}"
         text = (
             f"batch {task.batch} cannot leave its worker: {type(error).__name__}: {error}\n"
             f"  it was made by {made_by}; samples {few(task.indices)}\n"
@@ -232,8 +250,11 @@ class MapFetcher:
         self._pid = os.getpid()
         self._source, self._get_many = _ways_to_fetch(dataset)
         self._gather = gather_of(dataset) if maker.may_write_rows else None
+        self._asks = "__getitem__" if self._get_many is None else "__getitems__"
+        self._none_is_bad = maker.may_write_rows or config.forgive
 
-    def load(self, task: Task) -> Outcome:
+    def load(self, task: Task, check: Callable[[], None] | None = None) -> Outcome:
+        """`check` raises where the worker can answer no more; it is asked after each sample that is tried alone."""
         began = time.perf_counter_ns()
         if self._config.auto_collation and not isinstance(task.indices, (list, tuple)):
             task = task._replace(indices=self._as_list(task.indices))
@@ -242,6 +263,10 @@ class MapFetcher:
             fetched = time.perf_counter_ns()
             collated = self._maker.collate(sample, task, self._seeds)
             return self._maker.pack(task, collated, 1, fetched - began, time.perf_counter_ns() - fetched)
+        if task.singly:
+            failures = self._try_alone(task, check)
+            if failures:
+                return Bounce(failures)
         if self._gather is not None:
             gathered = self._gather_rows(self._gather, task, began)
             if gathered is not None:
@@ -250,7 +275,7 @@ class MapFetcher:
             try:
                 many = self._fetch_many(task)
             except FetchError:
-                failures = self._bad_alone(task) if self._config.forgive else {}
+                failures = self._try_alone(task) if self._config.forgive else {}
                 if not failures:
                     raise
                 return Bounce(failures)
@@ -303,32 +328,68 @@ class MapFetcher:
 
     def _fetch_one(self, task: Task) -> Any:
         self._journal.stage(Stage.FETCH)
-        self._journal.at_key(0, task.indices)
+        self._journal.at_key(0, task.indices, task.position)
         try:
-            return self._seeds.around_batch(task.position, partial(getitem, self._source, task.indices))
+            sample = self._seeds.around_batch(task.position, partial(getitem, self._source, task.indices))
+            if sample is None and self._none_is_bad:
+                raise none_error(f"sample {shown(task.indices)}")
+            return sample
         except BaseException as error:
             raise self._sample_error(error, task.indices, 0, task.position) from error
 
     def _fetch_many(self, task: Task) -> Any:
         self._journal.stage(Stage.FETCH)
-        self._journal.at_key(task.first_row, task.indices[:4])
+        if len(task.indices) == 1:
+            self._note(task, 0)
+        else:
+            self._journal.at_key(ALL_ROWS, task.indices[:4])
         assert self._get_many is not None
         try:
             return self._seeds.around_batch(task.position, partial(self._get_many, task.indices))
         except Exception as error:
             raise self._maker.fetch_error(error, "__getitems__", explanation=f"samples {few(task.indices)}") from error
 
-    def _bad_alone(self, task: Task) -> dict[int, Failure]:
-        """Of a batch that __getitems__ could not load: the samples that cannot be had by themselves either, so that the others come
-        without them. None where that tells nothing: all or none of them fail, or they cannot be asked for one by one."""
-        if not hasattr(type(self._source), "__getitem__"):
-            return {}
-        _, failures = self._fetch_each(task)
-        return failures if len(failures) < len(task.indices) or len(task.indices) == 1 else {}
+    def _note(self, task: Task, number: int) -> None:
+        """In the journal: this sample of the task is next."""
+        words, index = self._journal.words, task.indices[number]
+        try:
+            words[_INDEX] = index
+            words[_IS_TEXT], words[_ROW] = 0, task.first_row + number
+        except (TypeError, ValueError):
+            self._journal.at_key(task.first_row + number, index, task.position_of(number))
+
+    def _try_alone(self, task: Task, check: Callable[[], None] | None = None) -> dict[int, Failure]:
+        """The samples that cannot be had by themselves either, by row, where all of them together could not be had; what can be had
+        is dropped. With `check` each goes the whole way, since what becomes of it in the batch may have ended the worker."""
+        failures: dict[int, Failure] = {}
+        self._journal.stage(Stage.FETCH)
+        for number, index in enumerate(task.indices):
+            self._note(task, number)
+            try:
+                sample = self._seeds.around_batch(task.position_of(number), partial(self._fetch_alone, task, number))
+                if sample is None and self._none_is_bad:
+                    raise none_error(f"sample {shown(index)}")
+            except BaseException as error:
+                wrapped = self._sample_error(error, index, task.first_row + number, task.position_of(number))
+                if not self._config.forgive:
+                    raise wrapped from error
+                failures[task.first_row + number] = wrapped.failure
+            else:
+                if check is not None:
+                    self._maker.try_out(task, number, sample)
+            if check is not None:
+                check()
+        return failures
+
+    def _fetch_alone(self, task: Task, number: int) -> Any:
+        if self._get_many is None:
+            return self._source[task.indices[number]]
+        samples = self._get_many(task.indices[number : number + 1])
+        return samples[0] if isinstance(samples, (list, tuple)) and samples else samples
 
     def _fetch_each(self, task: Task, keep: Callable[[int, Any], None] | None = None) -> tuple[list[Any], dict[int, Failure]]:
         """All samples of the task (None in the place of a bad one) and the failures by row; `keep` may take each one at once."""
-        indices, source, words, none_is_bad = task.indices, self._source, self._journal.words, self._maker.may_write_rows
+        indices, source, words, none_is_bad = task.indices, self._source, self._journal.words, self._none_is_bad
         samples: list[Any] = [None] * len(indices)
         failures: dict[int, Failure] = {}
         first_row = task.first_row
@@ -341,11 +402,11 @@ class MapFetcher:
                 words[_ROW] = first_row + number
                 words[_INDEX] = index
             except (TypeError, ValueError):
-                self._journal.at_key(first_row + number, index)
+                self._journal.at_key(first_row + number, index, task.position_of(number))
             try:
                 sample = source[index]
                 if sample is None and none_is_bad:
-                    raise none_error(f"sample {index!r}")
+                    raise none_error(f"sample {shown(index)}")
             except BaseException as error:
                 wrapped = self._sample_error(error, index, first_row + number, task.position_of(number))
                 if not self._config.forgive:
@@ -413,12 +474,12 @@ class MapFetcher:
             os._exit(1)  # a child that the data set forked has come back here: it is no worker
         if isinstance(error, StopIteration) or (not isinstance(error, Exception) and self._config.worker is not None):
             # raised in the loop it would end the epoch silently, or the training, or look like the user's own Ctrl-C
-            replaced = LoadingError(f"sample {index!r}: __getitem__ raised {type(error).__name__}: {error}")
+            replaced = LoadingError(f"sample {shown(index)}: {self._asks} raised {type(error).__name__}: {error}")
             replaced.__cause__ = error
             error = replaced
         elif not isinstance(error, Exception):
             raise error
-        return self._maker.fetch_error(error, "__getitem__", index=index, row=row, position=position)
+        return self._maker.fetch_error(error, self._asks, index=index, row=row, position=position)
 
     # --- rows ---
 
@@ -447,12 +508,23 @@ class MapFetcher:
             layout = self._write_as_rows(task, samples, good)
             if layout is not None:
                 return Rows(layout, len(samples), failures, fetched - began, time.perf_counter_ns() - fetched)
-        if self._maker.may_write_rows and self._get_many is None and not failures and _NONE in set(map(type, samples)):
-            samples, failures = self._fetch_each(task)  # with a word about the sample that is None
+        if self._none_is_bad and not failures and isinstance(samples, (list, tuple)) and _NONE in set(map(type, samples)):
+            failures = self._refuse_none(task, samples)
         if failures or not task.whole:
             return Bounce(failures)
         collated = self._maker.collate(samples, task, None if unseeded else self._seeds)
         return self._maker.pack(task, collated, task.batch_rows, fetched - began, time.perf_counter_ns() - fetched)
+
+    def _refuse_none(self, task: Task, samples: Sequence[Any]) -> dict[int, Failure]:
+        failures: dict[int, Failure] = {}
+        for number, index in enumerate(task.indices[: len(samples)]):
+            if samples[number] is None:
+                row, position = task.first_row + number, task.position_of(number)
+                wrapped = self._sample_error(none_error(f"sample {shown(index)}"), index, row, position)
+                if not self._config.forgive:
+                    raise wrapped
+                failures[row] = wrapped.failure
+        return failures
 
     def _write_as_rows(self, task: Task, samples: list[Any], good: list[int] | None) -> RowLayout | None:
         """The layout they were written by; None where they are no rows."""
@@ -513,8 +585,8 @@ class _NoRows(Exception):
 
 def none_error(which: str) -> BadSample:
     return BadSample(
-        f"{which} is None, which default_collate cannot put into a batch; "
-        "return a sample, raise an exception (on_bad_sample decides), or use a collate_fn that knows None"
+        f"{which} is None, which is no sample; "
+        'return one, raise an exception (on_bad_sample decides), or use a collate_fn that knows None under on_bad_sample="raise"'
     )
 
 
@@ -601,7 +673,7 @@ def _outline(sample: Any, depth: int = 8) -> str:
     if hasattr(sample, "dtype") and hasattr(sample, "shape"):
         return f"{type(sample).__name__} {sample.dtype}{list(sample.shape)}"
     if isinstance(sample, dict):
-        return "{" + ", ".join(f"{key!r}: {_outline(part, depth - 1)}" for key, part in sample.items()) + "}"
+        return "{" + ", ".join(f"{shown(key)}: {_outline(part, depth - 1)}" for key, part in sample.items()) + "}"
     if isinstance(sample, (tuple, list)):
         return f"{type(sample).__name__}(" + ", ".join(_outline(part, depth - 1) for part in sample) + ")"
     return type(sample).__name__
@@ -617,6 +689,6 @@ def _index_at(indices: Any, number: int) -> Any:
 def few(indices: Any) -> str:
     """Some of the indices of a batch, for a message."""
     if not isinstance(indices, (list, array)):
-        return repr(indices)
-    shown = ", ".join(map(repr, indices[:8]))
-    return f"[{shown}, … {len(indices):,} in all]" if len(indices) > 8 else f"[{shown}]"
+        return shown(indices)
+    some = ", ".join(map(shown, indices[:8]))
+    return f"[{some}, … {len(indices):,} in all]" if len(indices) > 8 else f"[{some}]"

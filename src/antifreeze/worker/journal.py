@@ -15,10 +15,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from antifreeze.naming import shown
+
 MAGIC = 0x616E746966727A31  # "antifrz1"
 VERSION = 2
 ROW_WORDS = 8192  # only those that were written take memory
 NAME = "antifreeze-journal"
+ALL_ROWS = -1
+"""In the place of a row: the worker is at all samples of its task together."""
+
 _TEXT_FROM = 16
 _LIST_FROM = 32
 _TEXT_BYTES = (_LIST_FROM - _TEXT_FROM) * 8
@@ -125,9 +130,9 @@ class JournalRow:
     def note_peak(self, kibibytes: int) -> None:
         self.words[Word.PEAK_KIB] = kibibytes
 
-    def at_key(self, row: int, key: Any) -> None:
+    def at_key(self, row: int, key: Any, position: int | None = None) -> None:
         """A sample whose key is no int."""
-        text = repr(key).encode()[:_TEXT_BYTES]
+        text = shown(key, position).encode(errors="replace")[:_TEXT_BYTES]
         words = self.words
         words[Word.ROW] = row
         words[Word.TEXT_BYTES] = len(text)

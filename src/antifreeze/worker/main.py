@@ -222,7 +222,7 @@ class _Worker:
         if isinstance(self._fetcher, StreamFetcher):
             return self._fetcher.load(work.stream, task)
         assert self._fetcher is not None
-        return self._fetcher.load(task)
+        return self._fetcher.load(task, self._channel.check)
 
     def _report(self, work: Work, outcome: Rows | Packed | Bounce) -> None:
         send, effort, began_ns = self._channel.send, self._effort, self._journal.words[Word.SINCE_NS]
@@ -261,7 +261,18 @@ def task_of(work: Work) -> Task:
         numbers = array.array("q")
         numbers.frombytes(work.payload)
         indices = numbers.tolist()
-    return Task(work.task, work.batch, work.slot, work.batch_rows, work.first_row, work.position, indices, bool(work.whole), offsets)
+    return Task(
+        work.task,
+        work.batch,
+        work.slot,
+        work.batch_rows,
+        work.first_row,
+        work.position,
+        indices,
+        bool(work.whole),
+        offsets,
+        bool(work.singly),
+    )
 
 
 # --- the process itself -----------------------------------------------------------------------------------------------
