@@ -43,6 +43,7 @@ class Made:
 class Process:
     alive: bool = True
     leaving: bool = False
+    retired: bool = False  # it leaves, or has left, for good
     unread: deque[Task] = field(default_factory=deque)
     running: Task | None = None
 
@@ -168,6 +169,8 @@ class Ground(RuleBasedStateMachine):
     def queues_are_what_was_sent(self) -> None:
         for worker, process in zip(self.state.workers, self.processes, strict=True):
             assert list(worker.queue) == process.held(), f"worker {worker.number}"
+            assert worker.stays == (not process.retired), f"worker {worker.number} is to stay, or not: {process}"
+        assert self.state.staying() == [number for number, process in enumerate(self.processes) if not process.retired]
 
     def every_open_task_is_in_one_place(self) -> None:
         queued = [task for worker in self.state.workers for task in worker.queue if self.role(task) == "task"]
@@ -197,6 +200,7 @@ class Ground(RuleBasedStateMachine):
                 bound = self.made[number].bound
                 able = self.processes if bound is None else [self.processes[bound]]
                 assert not any(process.accepting for process in able), f"task {task} waits though a worker is there"
+                assert not all(process.retired for process in able), f"task {task} waits though nobody comes back"
                 assert not batch.discarded, f"task {task} of a forgotten batch waits for a worker"
 
     def what_is_resolved_is_whole_or_says_why(self) -> None:

@@ -44,6 +44,7 @@ def test_on_long_ways_too() -> None:
 
 _around, _split = module._around, module._split_evenly
 _assign, _handle = PoolState._assign, PoolState.handle
+_retire, _add_worker = PoolState.retire, PoolState.add_worker
 _resolve, _retry = PoolState._resolve_if_done, PoolState._retry_suspect
 _loser_ended, _hedge_ended, _race_end = PoolState._loser_ended, PoolState._hedge_ended, module.Races.end
 
@@ -137,6 +138,53 @@ def lets_those_who_come_back_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PoolState, "handle", handle)
 
 
+def forgets_what_a_retiring_worker_runs(patch: pytest.MonkeyPatch) -> None:
+    def retire(self: PoolState, number: int) -> list[Action]:
+        actions = _retire(self, number)
+        self.workers[number].queue.clear()
+        return actions
+
+    patch.setattr(PoolState, "retire", retire)
+
+
+def leaves_the_retiring_what_they_have_not_begun(patch: pytest.MonkeyPatch) -> None:
+    def retire(self: PoolState, number: int) -> list[Action]:
+        _retire(self, number)
+        self.workers[number].retiring = False
+        return []
+
+    patch.setattr(PoolState, "retire", retire)
+
+
+def gives_to_the_retiring(patch: pytest.MonkeyPatch) -> None:
+    def retire(self: PoolState, number: int) -> list[Action]:
+        actions = _retire(self, number)
+        self.workers[number].live = True
+        return actions
+
+    patch.setattr(PoolState, "retire", retire)
+
+
+def puts_one_in_the_place_of_another(patch: pytest.MonkeyPatch) -> None:
+    def add_worker(self: PoolState) -> int:
+        leaving = next((worker for worker in self.workers if worker.retiring), None)
+        if leaving is None:
+            return _add_worker(self)
+        leaving.retiring = False
+        return leaving.number
+
+    patch.setattr(PoolState, "add_worker", add_worker)
+
+
+def gives_to_those_who_are_not_there_yet(patch: pytest.MonkeyPatch) -> None:
+    def add_worker(self: PoolState) -> int:
+        number = _add_worker(self)
+        self.workers[number].live = True
+        return number
+
+    patch.setattr(PoolState, "add_worker", add_worker)
+
+
 def frees_what_the_loser_writes_to(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(module.Races, "writes_to", lambda self, slot: False)
 
@@ -204,6 +252,11 @@ def test_a_long_way_finds_a_state_that(mutate: Mutate, monkeypatch: pytest.Monke
         ignores_bonds,
         gives_to_the_dead,
         lets_those_who_come_back_wait,
+        forgets_what_a_retiring_worker_runs,
+        leaves_the_retiring_what_they_have_not_begun,
+        gives_to_the_retiring,
+        puts_one_in_the_place_of_another,
+        gives_to_those_who_are_not_there_yet,
     ],
 )
 def test_the_world_finds_a_state_that(mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:

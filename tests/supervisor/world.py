@@ -8,7 +8,8 @@ The world believes only what it did itself and what it was told to do (the actio
 4. No wait that nothing can end: a batch that loads has a task in a queue, or one that waits for a worker to come back.
 5. A task of a static plan is done by the worker it is bound to.
 6. A late task may be run a second time: the first result is the one that is delivered, the second one harms nobody.
-7. Whatever happened, once no more faults happen every batch is resolved and every forgotten slot is free.
+7. Workers are added and retire at any moment: who retires ends what it has begun, nobody comes in its place, and its place is used again.
+8. Whatever happened, once no more faults happen every batch is resolved and every forgotten slot is free.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from .ground import Ground, Made, Process
 from .tables import Bad
 
 MOST_BATCHES = 5
+MOST_WORKERS = 4
 any_of = st.integers(0, 11)
 """Taken modulo the number of those there are."""
 
@@ -128,7 +130,10 @@ class World(Ground):
 
     # --- the pool's side ---
 
-    @event(when=lambda self: len(self.made) < MOST_BATCHES, weight=2, rows=st.integers(1, 5), tasks=st.integers(1, 3), stream=st.booleans())
+    def may_submit(self) -> bool:
+        return len(self.made) < MOST_BATCHES and not all(process.retired for process in self.processes)
+
+    @event(when=lambda self: self.may_submit(), weight=2, rows=st.integers(1, 5), tasks=st.integers(1, 3), stream=st.booleans())
     def submit(self, rows: int, tasks: int, stream: bool) -> None:
         number, slot = self.numbers, self.new_slot(self.numbers)
         self.numbers += 1
@@ -313,7 +318,8 @@ class World(Ground):
 
     def running_streams(self) -> list[int]:
         running = [(number, process.running) for number, process in enumerate(self.processes)]
-        return [number for number, task in running if task and self.role(task) == "task" and self.made[task.batch].stream]
+        whole = [(number, task) for number, task in running if task and task.whole]  # a row that is filled again is of no stream
+        return [number for number, task in whole if self.role(task) == "task" and self.made[task.batch].stream]
 
     @event(when=lambda self: self.running_streams(), at=any_of)
     def end_stream(self, at: int) -> None:
@@ -363,7 +369,8 @@ class World(Ground):
 
     def bury(self, worker: int) -> list[int]:
         """What it held is dropped, where it was a second run; a second run of what it held takes its place. The tasks replaced so."""
-        process, self.processes[worker] = self.processes[worker], Process(alive=False)
+        process = self.processes[worker]
+        self.processes[worker] = Process(alive=False, retired=process.retired)
         replaced = []
         for task in process.held():
             hedge = self.hedge_of(task)
@@ -407,9 +414,14 @@ class World(Ground):
             batch = self.state.batches[task.batch]
             assert row in {*batch.bad_rows, *batch.errors}, f"row {row} of batch {task.batch} should be bad by now"
 
-    @event(when=lambda self: not all(process.accepting for process in self.processes), at=any_of)
+    def absent(self) -> list[int]:
+        """Who will come, or has to go first."""
+        processes = enumerate(self.processes)
+        return [number for number, process in processes if not process.accepting and (process.alive or not process.retired)]
+
+    @event(when=lambda self: self.absent(), at=any_of)
     def come_back(self, at: int) -> None:
-        worker = self.pick([number for number, process in enumerate(self.processes) if not process.accepting], at)
+        worker = self.pick(self.absent(), at)
         process = self.processes[worker]
         if not process.alive:
             self.revive(worker)
@@ -428,6 +440,37 @@ class World(Ground):
         self.state.workers[worker].live = False
         self.hand_back(worker)
 
+    # --- more and fewer of them ---
+
+    def may_retire(self) -> list[int]:
+        staying = [number for number, process in enumerate(self.processes) if not process.retired]
+        open_batches = any(not batch.discarded for batch in self.made.values())
+        return [] if self.static or len(staying) <= open_batches else [number for number in staying if not self.processes[number].leaving]
+
+    @event(when=lambda self: self.numbers % 3 == 1 and self.may_retire(), at=any_of)
+    def retire(self, at: int) -> None:
+        """As the pool does it: a worker that runs something ends after that; one that has not come yet will not."""
+        worker = self.pick(self.may_retire(), at)
+        process = self.processes[worker]
+        process.retired = process.leaving = True
+        self.perform(self.state.retire(worker))
+        if not process.alive:
+            self.perform(self.state.handle(WorkerGone(worker)))
+
+    def may_grow(self) -> bool:
+        return not self.static and len(self.state.staying()) < MOST_WORKERS
+
+    @event(when=lambda self: self.may_grow() and (self.numbers % 3 == 2 or not self.may_submit()))
+    def grow(self) -> None:
+        """One more, who is not there yet: `come_back` brings it."""
+        before = [process.alive for process in self.processes]
+        worker = self.state.add_worker()
+        if worker == len(self.processes):
+            self.processes.append(Process(alive=False))
+        else:
+            assert not before[worker], f"worker {worker} was put in the place of one that is still there"
+            self.processes[worker] = Process(alive=False)
+
     def go(self, worker: int) -> None:
         self.bury(worker)
         self.perform(self.state.handle(WorkerGone(worker)))
@@ -438,14 +481,14 @@ class World(Ground):
             return  # what went wrong is on its way to the reader
         for _ in range(500):
             for worker, process in enumerate(self.processes):
-                if not process.alive:
+                if not process.alive and not process.retired:
                     self.revive(worker)
                 elif process.held():
                     self.step(worker)
-                elif process.leaving:
+                elif process.alive and process.leaving:
                     self.go(worker)
             self.all_is_well()
-            if not any(process.held() or not process.accepting for process in self.processes):
+            if not self.absent() and not self.holding():
                 break
         assert not self.state.backlog
         assert set(self.slots) == {batch.slot for batch in self.state.batches.values()}, "slots that nobody uses and nobody frees"

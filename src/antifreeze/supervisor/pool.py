@@ -6,6 +6,8 @@
 2. The end of a worker is an event like any other: its tasks are given out again once it is reaped.
 3. Past the restart budget, or when a worker cannot be started, it gives up with the whole story.
 4. Its processes and descriptors are its crew's, which ends them.
+5. `resize` changes the number of workers between tasks: nothing that was given out is lost or done twice. Who is added takes part when
+   it is ready, and one that does not get so far is no fault: `growth_failed` says why.
 """
 
 from __future__ import annotations
@@ -89,8 +91,17 @@ _FROM_OUTSIDE = (-9, -15)  # SIGKILL and SIGTERM, which not every system has a n
 
 class Pool:
     def __init__(
-        self, context: Any, specs: list[WorkerSpec], ring: Ring, options: Options, costs: Costs, story: Story, use_server: bool
+        self,
+        context: Any,
+        specs: list[WorkerSpec],
+        ring: Ring,
+        options: Options,
+        costs: Costs,
+        story: Story,
+        use_server: bool,
+        begin_with: int | None = None,
     ) -> None:
+        """`specs`: of as many workers as there can ever be, of which `begin_with` are started (default: all)."""
         self.ring = ring
         self.options = options
         self.story = story
@@ -99,7 +110,8 @@ class Pool:
         self.contents: dict[int, Content] = {}
         self.streams: dict[int, StreamStart] = {}
         self.user_seeded: int | None = None
-        self.state = PoolState(len(specs), options.forgives)
+        self.state = PoolState(len(specs) if begin_with is None else begin_with, options.forgives)
+        self.growth_failed: str | None = None
         self._specs = specs
         self._context = context
         self.crew = Crew(len(specs), ring, use_server)
@@ -110,6 +122,7 @@ class Pool:
         self._killed_at: dict[int, float] = {}
         self._stopped_by_others: set[int] = set()
         self._recycling: set[int] = set()
+        self._coming: set[int] = set()  # added, and not ready yet
         self._failed_starts = 0
         self._tick_s = HEDGE_TICK_S if options.hedge else TICK_S
         self._pickled_specs: PickledSpecs | None = None
@@ -121,17 +134,75 @@ class Pool:
 
     def __repr__(self) -> str:
         live = sum(worker is not None for worker in self.crew.workers)
-        return f"<Pool {len(self.crew.workers)} workers: {live} live, {self.costs.restarts} restarts, {self.state!r}>"
+        return f"<Pool {self.size} workers: {live} live, {self.costs.restarts} restarts, {self.state!r}>"
 
     # --- life ---
 
     def start(self) -> None:
-        for number in range(len(self._specs)):
+        for number in self.state.staying():
             self._start_worker(number)
 
     @property
     def started(self) -> bool:
         return any(worker is not None for worker in self.crew.workers)
+
+    @property
+    def size(self) -> int:
+        """Workers that are there, or about to be, and not on their way out."""
+        return len(self.state.staying())
+
+    @property
+    def ready(self) -> int:
+        """How many of them take part."""
+        return sum(worker.live for worker in self.state.workers)
+
+    def resize(self, count: int) -> None:
+        """Between tasks: `count` workers from now on, as far as there is room for them. Whoever is bound to its worker cannot be resized,
+        and none can stay only where nothing is being loaded."""
+        self._check_usable()
+        if count < 1 and any(not batch.discarded for batch in self.state.batches.values()):
+            raise ValueError(f"{len(self.state.batches)} batches are being loaded: a pool without workers would never end them")
+        staying = self.state.staying()
+        for number in reversed(staying[max(0, count) :]):
+            self._retire(number)
+        self.growth_failed = None
+        for _ in range(count - len(staying)):
+            if not self._add_worker():
+                return
+
+    def look_after(self) -> None:
+        """While the loop does not wait for the pool: what has happened, and who has been at it for too long."""
+        self.catch_up()
+        self._check_deadlines()
+
+    def _retire(self, number: int) -> None:
+        self._perform(self.state.retire(number))
+        self._coming.discard(number)
+        worker = self.crew.workers[number]
+        if worker is not None and worker.ready:
+            worker.ask_to_end()
+        elif worker is not None:
+            self._kill(number, worker)
+
+    def _add_worker(self) -> bool:
+        if not any(worker.vacant for worker in self.state.workers) and len(self.state.workers) == len(self.crew.workers):
+            return False  # those that go are not gone yet
+        number = self.state.add_worker()
+        self._coming.add(number)
+        try:
+            self._start_worker(number)
+        except Exception as error:
+            self._give_up_growth(number, str(error))
+            return False
+        return True
+
+    def _give_up_growth(self, number: int, why: str) -> None:
+        """One more worker could not be had: its place is free again, and the others go on."""
+        self.growth_failed = why
+        self._tell(Happening.WORKER_ENDED, f"worker {number} could not be added: {why}")
+        self._coming.discard(number)
+        self._perform(self.state.retire(number))
+        self._perform(self.state.handle(WorkerGone(number)))
 
     def close(self) -> None:
         """May be called twice."""
@@ -147,7 +218,7 @@ class Pool:
         shared = (self.ring.arena.descriptor, self.crew.journal.descriptor)
         key = next(_worker_keys)
         self.ring.quarantine(key)
-        worker = WorkerProcess(self._way(), self._specs[number], shared, number, key)
+        worker = WorkerProcess(self._way(), self._specs[number], shared, key, max(1, self.size))
         self.crew.workers[number] = worker
         for descriptor in (worker.channel.fileno(), worker.pidfd):
             self.crew.poll.register(descriptor, select.EPOLLIN)
@@ -442,6 +513,9 @@ class Pool:
             worker = self.crew.workers[number]
             assert worker is not None
             worker.ready = True
+            if number in self._coming:
+                self._coming.discard(number)
+                self._perform(self.state.handle(WorkerBack(number)))
 
     def _ended(self, event: TaskEnded) -> None:
         batch_number = self.state.batch_of(event.task)
@@ -482,7 +556,12 @@ class Pool:
         how = self._explain(number, worker, end)
         gone = self._blame.pop(number, None) or self._suspect(number, entry, end, how)
         self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {how}{telling.was_at(entry, self._path_of(entry))}")
-        if (not worker.ready or entry.stage is Stage.INITIALISING) and not self._ended_from_outside(number, end):
+        leaves = self.state.workers[number].retiring
+        if number in self._coming and not (number in self._killed_at and self.crew.use_server):  # but one from the clean server may do
+            self._forget_end(number)
+            self._give_up_growth(number, f"it {how}")
+            return
+        if (not worker.ready or entry.stage is Stage.INITIALISING) and not leaves and not self._ended_from_outside(number, end):
             self._start_failed()
         self._replace(number, gone)
 
@@ -499,23 +578,30 @@ class Pool:
             raise WorkerStartFailed(text)
 
     def _replace(self, number: int, gone: WorkerGone) -> None:
-        """Another worker in the place of one that is no more."""
-        self._killed_at.pop(number, None)
-        self._stopped_by_others.discard(number)
-        if number in self._recycling:
-            self._recycling.discard(number)
-        else:
+        """Another worker in the place of one that is no more, unless it was to go."""
+        recycled = number in self._recycling
+        self._forget_end(number)
+        if self.state.workers[number].retiring:
+            self._perform(self.state.handle(gone))
+            return
+        if not recycled:
             self.costs.restarts += 1
             if not self._budget.spend(time.monotonic()):
                 self._give_up(number)
         self._tell_streams(number)
         self._perform(self.state.handle(gone))
+        self._coming.discard(number)
         try:
             self._start_worker(number)
         except BaseException:
             self.close()
             raise
         self._perform(self.state.handle(WorkerBack(number)))
+
+    def _forget_end(self, number: int) -> None:
+        self._killed_at.pop(number, None)
+        self._stopped_by_others.discard(number)
+        self._recycling.discard(number)
 
     def _tell_streams(self, number: int) -> None:
         """What becomes of the streams of a worker that has ended."""
@@ -557,6 +643,8 @@ class Pool:
         worker = self.crew.workers[number]
         samples, size = self.options.recycle_after_samples, self.options.recycle_after_bytes
         if worker is None or number in self._recycling or (samples is None and size is None):
+            return
+        if not self.state.workers[number].stays:
             return
         due = samples is not None and self.crew.journal.row(number).read().samples >= samples
         if due or (size is not None and private_bytes(worker.pid) >= size):

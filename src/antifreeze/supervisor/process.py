@@ -159,10 +159,11 @@ class ByServer:
 
 
 class WorkerProcess:
-    """One worker, from its start until it is reaped. `way` starts the process that uses the given end of the line; `key` is its own."""
+    """One worker, from its start until it is reaped. `way` starts the process that uses the given end of the line; `key` is its own,
+    `workers` how many there are with it."""
 
     def __init__(
-        self, way: Callable[[WorkerSpec, socket.socket], Born], spec: WorkerSpec, shared: tuple[int, int], journal_row: int, key: int
+        self, way: Callable[[WorkerSpec, socket.socket], Born], spec: WorkerSpec, shared: tuple[int, int], key: int, workers: int
     ) -> None:
         self.key = key
         self.number = spec.worker_id
@@ -178,7 +179,7 @@ class WorkerProcess:
         try:
             self._born = way(spec, self._worker_end)
             self.pid, self.pidfd = self._born.pid, self._born.pidfd
-            self.channel.send(Welcome(journal_row), (*shared, lifeline, self._stacks))
+            self.channel.send(Welcome(self.number, workers), (*shared, lifeline, self._stacks))
         except BaseException:
             self.let_go()
             raise

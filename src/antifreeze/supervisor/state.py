@@ -14,6 +14,8 @@
    each of its samples alone did not, is an error of the whole batch.
 6. A late task may be run a second time (hedging.py): its batch is resolved by whichever is done first, and what the other one may
    still write to is free when that one has ended.
+7. Workers come and go while tasks are under way: who retires ends what it has begun, and what it has not begun goes to others; its
+   place is free for another when it is gone.
 """
 
 from __future__ import annotations
@@ -88,7 +90,13 @@ class Batch:
 class Worker:
     number: int
     live: bool = True
+    retiring: bool = False  # nobody comes in its place
+    vacant: bool = False  # a place without a worker
     queue: deque[Task] = field(default_factory=deque)
+
+    @property
+    def stays(self) -> bool:
+        return not self.retiring and not self.vacant
 
     @property
     def load(self) -> int:
@@ -268,6 +276,27 @@ class PoolState:
         return [
             TakeBack(worker.number) for worker in self.workers if sum(task.worker is None for task in worker.queue) >= _ONE_RUNS_ONE_WAITS
         ]
+
+    # --- workers come and go ---
+
+    def staying(self) -> list[int]:
+        """Those that are there, or about to be, and not on their way out."""
+        return [worker.number for worker in self.workers if worker.stays]
+
+    def add_worker(self) -> int:
+        """A place for one more, who takes part from WorkerBack on."""
+        place = next((worker for worker in self.workers if worker.vacant), None)
+        if place is None:
+            place = Worker(len(self.workers))
+            self.workers.append(place)
+        place.live = place.vacant = False
+        return place.number
+
+    def retire(self, number: int) -> list[Action]:
+        """Nothing new for this worker; somebody must stay while batches are loaded."""
+        worker = self.workers[number]
+        worker.live, worker.retiring = False, True
+        return [TakeBack(number)]
 
     # --- a late task a second time ---
 
@@ -460,6 +489,7 @@ class PoolState:
     def _worker_gone(self, event: WorkerGone) -> list[Action]:
         worker = self.workers[event.worker]
         worker.live = False
+        worker.vacant, worker.retiring = worker.retiring, False
         orphans, worker.queue = worker.queue, deque()
         actions: list[Action] = []
         touched: dict[int, None] = {}

@@ -22,7 +22,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,7 @@ def run_worker(spec: WorkerSpec | bytes, end: Any) -> None:
     row = journal.row(welcome.journal_row)
     row.words[Word.PID] = os.getpid()
     row.stage(Stage.STARTING)
-    _Worker(spec, channel, Arena(arena_fd), row, collects).run()
+    _Worker(replace(spec, num_workers=welcome.workers), channel, Arena(arena_fd), row, collects).run()
     row.stage(Stage.ENDED)
 
 
