@@ -24,7 +24,7 @@ from antifreeze.supervisor.state import Action, Batch, Ending, FreeSlot, PoolSta
 from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.worker import fetch
 from antifreeze.worker.fetch import Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker
-from antifreeze.worker.journal import ROW_WORDS, JournalRow
+from antifreeze.worker.journal import JournalRow, UnreadRow
 from antifreeze.worker.seeding import KeptState, SampleSeeds, global_generators
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
@@ -34,8 +34,8 @@ LOOK_AGAIN_EVERY = 16
 SLOT_PAYS_BYTES = 1 << 20
 """Below this, fresh memory costs less than what a slot brings."""
 
-CPU_TIME_EVERY = 8
-"""Reading the CPU clock costs most of a microsecond: of so many batches one is measured, and stands for those that follow."""
+MEASURED_EVERY = 8
+"""Clocks cost most of a microsecond: of so many batches one is measured in all its parts, and stands for those that follow."""
 
 
 class _LocalMaker(SampleMaker):
@@ -76,14 +76,15 @@ class _LocalMaker(SampleMaker):
         return layout if layout is not None and layout.row_bytes * rows >= SLOT_PAYS_BYTES else None
 
     def layout_of(self, sample: Any, rows: int) -> RowLayout | None:
-        self._asked += 1
-        if self.rows_are_small and self._asked % LOOK_AGAIN_EVERY:
-            return None  # as it was; what changes is found out soon enough, and until then collated
         layout = super().layout_of(sample, rows)
-        return layout if layout is not None and layout.row_bytes * rows >= SLOT_PAYS_BYTES else None
+        self.rows_pay = layout is not None and layout.row_bytes * rows >= SLOT_PAYS_BYTES
+        return layout if self.rows_pay else None
 
     def pack(self, task: fetch.Task, collated: Any, rows: int, fetch_ns: int, collate_ns: int) -> Packed:
         self._collated[task.batch] = collated
+        self._asked += 1
+        if not self._asked % LOOK_AGAIN_EVERY:
+            self.rows_pay = True  # what changes is found out soon enough, and until then collated
         return Packed(rows, 0, fetch_ns, collate_ns, 0)
 
 
@@ -111,9 +112,10 @@ class LocalPool:
         self._config = config
         self._dataset = dataset
         self._iterable = iterable
-        self._journal = JournalRow([0] * ROW_WORDS)
+        self._journal = UnreadRow()
         self._loaded = 0
         self._cpu_share = 1.0
+        self._collate_share = 0.0
         self._seeds = SampleSeeds(*seeds, generators)
         self._kept = KeptState(generators, self._seeds)
         self._use_ring(ring)
@@ -144,7 +146,12 @@ class LocalPool:
         self._check_usable()
         assert isinstance(self._fetcher, MapFetcher)
         task = fetch.Task(number, number, NO_SLOT, rows, 0, position, _listed(indices), whole=True)
-        cpu_before = self._cpu_clock()
+        self._loaded += 1
+        if self._loaded % MEASURED_EVERY and self._fetcher.is_plain():
+            collated = self._load_plainly(self._fetcher, task)
+            if collated is not None:
+                return collated, 0
+        cpu_before = time.process_time_ns()
         try:
             outcome = self._kept.run(partial(self._fetcher.load, task))
         except BaseException:
@@ -152,8 +159,7 @@ class LocalPool:
             if slot is not None:
                 self.ring.give_back(slot)
             raise
-        if cpu_before is not None:
-            self._measure(cpu_before, outcome)
+        self._measure(cpu_before, outcome)
         if isinstance(outcome, Packed):
             self._count(outcome.rows, outcome.fetch_ns, outcome.collate_ns, outcome.write_ns)
             return self.collated.pop(number), 0
@@ -162,6 +168,23 @@ class LocalPool:
         self._count(outcome.rows, outcome.fetch_ns, 0, outcome.write_ns)
         batch = Batch(number, slot, rows, None, layout=outcome.layout.key, rows_loaded=rows)
         return build(batch, {outcome.layout.key: outcome.layout}, self.ring)
+
+    def _load_plainly(self, fetcher: MapFetcher, task: fetch.Task) -> Any:
+        """As most batches are loaded after the first few; None where that does not do: a random number was used after all, say."""
+        began = time.perf_counter_ns()
+        self._kept.begin()
+        try:
+            collated = fetcher.collate_plainly(task)
+        except FetchError:
+            if self._kept.end():
+                return None  # it may be bad only because its numbers were not seeded
+            raise
+        if self._kept.end():
+            return None
+        took_ns = time.perf_counter_ns() - began
+        collate_ns = int(self._collate_share * took_ns)
+        self._count(task.batch_rows, took_ns - collate_ns, collate_ns, 0)
+        return collated
 
     def submit(self, number: int, content: Content, rows: int, tasks: int, worker: int | None, stream: int | None = None) -> None:
         self.contents[number] = content
@@ -203,7 +226,8 @@ class LocalPool:
         position, whole = content.position + task.first_row, task.whole
         work = fetch.Task(task.number, task.batch, batch.slot, batch.rows, task.first_row, position, _listed(indices), whole, offsets)
         self._journal.begin(task.number, task.batch, time.monotonic_ns())
-        cpu_before = self._cpu_clock()
+        self._loaded += 1
+        cpu_before = None if self._loaded % MEASURED_EVERY else time.process_time_ns()
         try:
             if isinstance(self._fetcher, StreamFetcher):
                 assert batch.stream is not None
@@ -242,14 +266,12 @@ class LocalPool:
         start.state = self._fetcher.streams[stream].state()
         start.finished_batches[batch] = (rows, start.state, self._fetcher.streams[stream].ended)
 
-    def _cpu_clock(self) -> int | None:
-        self._loaded += 1
-        return time.process_time_ns() if self._loaded % CPU_TIME_EVERY == 1 else None
-
     def _measure(self, cpu_before: int, outcome: Rows | Packed | Bounce) -> None:
         if not isinstance(outcome, Bounce):
-            took_ns = outcome.fetch_ns + outcome.write_ns + (outcome.collate_ns if isinstance(outcome, Packed) else 0)
-            self._cpu_share = min(1.0, (time.process_time_ns() - cpu_before) / max(1, took_ns))
+            collate_ns = outcome.collate_ns if isinstance(outcome, Packed) else 0
+            took_ns = max(1, outcome.fetch_ns + outcome.write_ns + collate_ns)
+            self._collate_share = collate_ns / took_ns
+            self._cpu_share = min(1.0, (time.process_time_ns() - cpu_before) / took_ns)
 
     def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
         self.costs.add(rows, fetch_ns, collate_ns, write_ns, int(self._cpu_share * (fetch_ns + collate_ns + write_ns)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,8 +18,7 @@ VERSION = 1
 _BEGINNING = MapPosition(0, 0, None)
 
 
-@dataclass(frozen=True)
-class MapDelivered:
+class MapDelivered(NamedTuple):
     """All batches up to `position`, those `beyond` it that came early (in_order=False), and the samples that moved up:
     `spares` by their position in the order, `moved_up` counted from its end."""
 
@@ -27,25 +26,25 @@ class MapDelivered:
     beyond: frozenset[int] = frozenset()
     spares: frozenset[int] = frozenset()
     moved_up: int = 0
-    _after: tuple[tuple[int, MapPosition], ...] = ()
+    after: tuple[tuple[int, MapPosition], ...] = ()  # of those beyond
 
     def add(self, planned: PlannedBatch) -> MapDelivered:
         if planned.number != self.position.batches:
-            after = (*self._after, (planned.number, planned.after))
-            return replace(self, beyond=self.beyond | {planned.number}, _after=after)
+            after = (*self.after, (planned.number, planned.after))
+            return self._replace(beyond=self.beyond | {planned.number}, after=after)
         if not self.beyond:
             return MapDelivered(planned.after, self.beyond, self.spares, self.moved_up)
-        position, beyond, waiting = planned.after, set(self.beyond) - {planned.number}, dict(self._after)
+        position, beyond, waiting = planned.after, set(self.beyond) - {planned.number}, dict(self.after)
         while position.batches in waiting:
             beyond.discard(position.batches)
             position = waiting.pop(position.batches)
-        return replace(self, position=position, beyond=frozenset(beyond), _after=tuple(waiting.items()))
+        return self._replace(position=position, beyond=frozenset(beyond), after=tuple(waiting.items()))
 
     def with_spare(self, position: int) -> MapDelivered:
-        return replace(self, spares=self.spares | {position})
+        return self._replace(spares=self.spares | {position})
 
     def with_moved_up(self, count: int) -> MapDelivered:
-        return replace(self, moved_up=self.moved_up + count)
+        return self._replace(moved_up=self.moved_up + count)
 
     def as_dict(self) -> dict[str, Any]:
         return {

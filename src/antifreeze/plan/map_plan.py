@@ -15,9 +15,9 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import BatchSampler
@@ -30,8 +30,7 @@ from antifreeze.plan.randomness import as_it_was, snapshot
 _MANY = (list, tuple, array)
 
 
-@dataclass(frozen=True)
-class PlannedBatch:
+class PlannedBatch(NamedTuple):
     """Batch `number` of the epoch; `indices` is a list, an array of int64, or the single index of a loader without automatic
     batching."""
 
@@ -47,8 +46,7 @@ class PlannedBatch:
         return min(drawn, len(self.indices)) if drawn != 1 and isinstance(self.indices, _MANY) else drawn
 
 
-@dataclass(frozen=True)
-class MapPosition:
+class MapPosition(NamedTuple):
     """How far a plan is after a batch: enough to go on from there."""
 
     batches: int
@@ -165,7 +163,7 @@ class MapPlan:
         """Batches begin after a spare, never across one: it was drawn between two of them."""
         while self._spares and self._iterator is not None and self.position.samples in self._spares:
             next(self._iterator, None)
-            self.position = replace(self.position, samples=self.position.samples + 1)
+            self.position = self.position._replace(samples=self.position.samples + 1)
 
     def _beginning(self) -> Any:
         """Around the first draw of a resumed epoch the generators are as they were at its start."""

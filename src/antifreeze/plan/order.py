@@ -28,14 +28,14 @@ class ArrayOrder(Iterator[int]):
 
     def take(self, count: int) -> array.array[int]:
         """The next `count` indices; fewer at the end."""
-        taken = array.array("q")
-        while count:
-            part = self._piece[self._at : self._at + count]
+        taken = array.array("q", self._piece[self._at : self._at + count].tobytes())
+        self._at += len(taken)
+        count -= len(taken)
+        while count and self._next_piece():
+            part = self._piece[:count]
             taken.frombytes(part.tobytes())
-            self._at += len(part)
+            self._at = len(part)
             count -= len(part)
-            if count and not self._next_piece():
-                break
         return taken
 
     def skip(self, count: int) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -36,11 +36,14 @@ from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, RowLayout, learn
 from antifreeze.torch_private import default_collate, default_convert
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.gather import Gather, gather_of
-from antifreeze.worker.journal import ALL_ROWS, JournalRow, Stage, Word
+from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.seeding import SampleSeeds
 from antifreeze.worker.slot_writer import SlotWriter
 
 _NONE = type(None)
+_NEVER_BESIDE_NONE = frozenset({tuple, list, dict, int, float, torch.Tensor})
+"""Where the first sample is one of these, default_collate itself refuses a None further on."""
+
 _ROW, _INDEX, _SAMPLES, _IS_TEXT = int(Word.ROW), int(Word.INDEX), int(Word.SAMPLES), int(Word.INDEX_IS_TEXT)
 
 
@@ -116,6 +119,7 @@ class SampleMaker:
         self._journal = journal
         self._layouts: dict[int, RowLayout] = {}
         self._last_layout: RowLayout | None = None
+        self._has_looked = False
         self.may_write_rows = config.auto_collation and config.collate_fn is default_collate
 
     def likely_layout(self, sample: Any, rows: int) -> RowLayout | None:
@@ -131,15 +135,19 @@ class SampleMaker:
         if self._last_layout is not None and _fits(self._last_layout, sample):
             return self._last_layout
         layout = learn(sample)
+        self._has_looked = True
         if layout is not None:
             layout = self._layouts.setdefault(layout.key, layout)
             self._last_layout = layout
         return layout
 
+    rows_pay = True
+    """Whether it is worth a look if samples can be written as rows."""
+
     @property
-    def rows_are_small(self) -> bool:
+    def rows_may_be_large(self) -> bool:
         """As far as the samples so far tell."""
-        return self._last_layout is not None and self._last_layout.row_bytes < LARGE_ROW_BYTES
+        return not self._has_looked if self._last_layout is None else self._last_layout.row_bytes >= LARGE_ROW_BYTES
 
     def write_rows(self, task: Task, layout: RowLayout, samples: list[Any], first_row: int) -> None:
         """Raises Irregular where one of them does not fit."""
@@ -280,7 +288,7 @@ class MapFetcher:
                     raise
                 return Bounce(failures)
             return self._finish(task, many, {}, began)
-        if self._maker.may_write_rows and task.indices and not self._maker.rows_are_small:
+        if self._maker.may_write_rows and task.indices and self._maker.rows_may_be_large:
             return self._load_rows(task, began)
         if self._seeds.samples_need_none():
             outcome = self._load_unseeded(task, began)
@@ -337,17 +345,43 @@ class MapFetcher:
         except BaseException as error:
             raise self._sample_error(error, task.indices, 0, task.position) from error
 
-    def _fetch_many(self, task: Task) -> Any:
+    def _fetch_many(self, task: Task, seeded: bool = True) -> Any:
         self._journal.stage(Stage.FETCH)
         if len(task.indices) == 1:
             self._note(task, 0)
         else:
-            self._journal.at_key(ALL_ROWS, task.indices[:4])
+            self._journal.at_many(task.indices)
         assert self._get_many is not None
         try:
+            if not seeded:
+                return self._get_many(task.indices)
             return self._seeds.around_batch(task.position, partial(self._get_many, task.indices))
         except Exception as error:
             raise self._maker.fetch_error(error, "__getitems__", explanation=f"samples {few(task.indices)}") from error
+
+    def is_plain(self) -> bool:
+        """Samples are asked for and collated, and nothing of that was seen to use a random number."""
+        maker, seeds = self._maker, self._seeds
+        if not self._config.auto_collation or self._gather is not None or (maker.may_write_rows and maker.rows_pay):
+            return False
+        each = self._get_many is None
+        return (not each or seeds.samples_need_none()) and ((each and maker.may_write_rows) or seeds.batches_need_none())
+
+    def collate_plainly(self, task: Task) -> Any:
+        """The batch of a plain data set, as torch's own fetcher makes it; None where the samples must be loaded one by one."""
+        samples = self._fetch_all(task) if self._get_many is None else self._fetch_many(task, seeded=False)
+        if samples is None:
+            return None
+        looked = not self._none_is_bad
+        if not looked and not (isinstance(samples, list) and samples and type(samples[0]) in _NEVER_BESIDE_NONE):
+            self._refuse_any_none(task, samples)
+            looked = True
+        try:
+            return self._maker.collate(samples, task, None)
+        except FetchError:
+            if not looked:
+                self._refuse_any_none(task, samples)
+            raise
 
     def _note(self, task: Task, number: int) -> None:
         """In the journal: this sample of the task is next."""
@@ -504,19 +538,22 @@ class MapFetcher:
         """Rows where the samples allow it; else, with the batch whole and all samples good, collated and packed."""
         fetched = time.perf_counter_ns()
         good = [number for number in range(len(samples)) if task.first_row + number not in failures] if failures else None
-        if self._maker.may_write_rows and isinstance(samples, list) and len(samples) == len(task.indices) and good != [] and samples:
+        rows = self._maker.may_write_rows and self._maker.rows_pay and isinstance(samples, list) and len(samples) == len(task.indices)
+        if rows and good != [] and samples:
             layout = self._write_as_rows(task, samples, good)
             if layout is not None:
                 return Rows(layout, len(samples), failures, fetched - began, time.perf_counter_ns() - fetched)
-        if self._none_is_bad and not failures and isinstance(samples, (list, tuple)) and _NONE in set(map(type, samples)):
-            failures = self._refuse_none(task, samples)
+        if self._none_is_bad and not failures:
+            failures = self._refuse_any_none(task, samples)
         if failures or not task.whole:
             return Bounce(failures)
         collated = self._maker.collate(samples, task, None if unseeded else self._seeds)
         return self._maker.pack(task, collated, task.batch_rows, fetched - began, time.perf_counter_ns() - fetched)
 
-    def _refuse_none(self, task: Task, samples: Sequence[Any]) -> dict[int, Failure]:
+    def _refuse_any_none(self, task: Task, samples: Any) -> dict[int, Failure]:
         failures: dict[int, Failure] = {}
+        if not isinstance(samples, (list, tuple)) or _NONE not in set(map(type, samples)):
+            return failures
         for number, index in enumerate(task.indices[: len(samples)]):
             if samples[number] is None:
                 row, position = task.first_row + number, task.position_of(number)

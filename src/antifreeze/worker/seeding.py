@@ -36,6 +36,9 @@ _SEARCHED_BYTES = 512  # less than a generator is large
 
 
 class Generator(Protocol):
+    memories: list[memoryview]
+    """What changes with every use; none where that is not known."""
+
     def seed(self, seed: int) -> None: ...
 
     def mark(self) -> Any: ...
@@ -51,16 +54,15 @@ class PythonGenerator:
     """`random`: its state lies behind the object's header; where that cannot be shown, `getstate` serves."""
 
     def __init__(self) -> None:
-        self._instance: Any = random.seed.__self__  # type: ignore[attr-defined]
-        self._address = id(self._instance) + object.__basicsize__ if _python_state_is_behind_the_header() else None
+        self.instance: Any = random.seed.__self__  # type: ignore[attr-defined]
+        position_and_first_words = (id(self.instance) + object.__basicsize__, _POSITION_BYTES)
+        self.memories = [_memory_at(*position_and_first_words)] if _python_state_is_behind_the_header() else []
 
     def seed(self, seed: int) -> None:
         random.seed(seed)
 
     def mark(self) -> Any:
-        if self._address is None:
-            return random.getstate()
-        return ctypes.string_at(self._address, _POSITION_BYTES), self._instance.gauss_next  # position, first words
+        return (b"".join(self.memories), self.instance.gauss_next) if self.memories else random.getstate()
 
     def moved_since(self, mark: Any) -> bool:
         return bool(self.mark() != mark)
@@ -70,6 +72,11 @@ class PythonGenerator:
 
     def restore(self, saved: Any) -> None:
         random.setstate(saved)
+
+
+def _memory_at(address: int, size: int) -> memoryview:
+    """Of a generator that lives longer than whoever looks at it."""
+    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
 def _python_state_is_behind_the_header() -> bool:
@@ -84,16 +91,16 @@ def _python_state_is_behind_the_header() -> bool:
 class NumpyGenerator:
     def __init__(self) -> None:
         bits = np.random.mtrand._rand._bit_generator
-        self._address = bits.ctypes.state_address if type(bits).__name__ == "MT19937" else None
+        self.memories = []
+        if type(bits).__name__ == "MT19937":  # last words, position
+            self.memories = [_memory_at(bits.ctypes.state_address + _MT_BYTES - _POSITION_BYTES, _POSITION_BYTES)]
 
     def seed(self, seed: int) -> None:
         np.random.seed(seed & 0xFFFFFFFF)
 
     def mark(self) -> Any:
         # the second half of a gaussian pair, which numpy keeps elsewhere, is not looked at: asking for it costs 33 µs
-        if self._address is None:
-            return repr(np.random.get_state())
-        return ctypes.string_at(self._address + _MT_BYTES - _POSITION_BYTES, _POSITION_BYTES)  # last words, position
+        return b"".join(self.memories) if self.memories else repr(np.random.get_state())
 
     def moved_since(self, mark: Any) -> bool:
         return bool(self.mark() != mark)
@@ -108,15 +115,13 @@ class NumpyGenerator:
 class TorchGenerator:
     def __init__(self) -> None:
         offset = _offset_of_torchs_engine()
-        self._address = None if offset is None else generator_address(torch.default_generator) + offset
+        self.memories = [] if offset is None else _torchs_position(generator_address(torch.default_generator) + offset)
 
     def seed(self, seed: int) -> None:
         torch.default_generator.manual_seed(seed >> 1)
 
     def mark(self) -> Any:
-        if self._address is None:
-            return torch.default_generator.get_state().numpy().tobytes()
-        return _torchs_position(self._address)
+        return b"".join(self.memories) if self.memories else torch.default_generator.get_state().numpy().tobytes()
 
     def moved_since(self, mark: Any) -> bool:
         return bool(self.mark() != mark)
@@ -132,8 +137,8 @@ _ENGINE_HEAD, _ENGINE_BYTES, _NORMALS_BYTES = 20, 2520, 24
 """Of torch's engine: seed, left, seeded, next, then 624 words; behind it the second halves of gaussian pairs."""
 
 
-def _torchs_position(address: int) -> bytes:
-    return ctypes.string_at(address, _ENGINE_HEAD + 4) + ctypes.string_at(address + _ENGINE_BYTES, _NORMALS_BYTES)
+def _torchs_position(address: int) -> list[memoryview]:
+    return [_memory_at(address, _ENGINE_HEAD + 4), _memory_at(address + _ENGINE_BYTES, _NORMALS_BYTES)]
 
 
 @cache
@@ -147,21 +152,32 @@ def _offset_of_torchs_engine() -> int | None:
     found = memory.find(known[: _SEARCHED_BYTES // 4])
     if found < _ENGINE_HEAD:
         return None
-    address = generator_address(probe) + found - _ENGINE_HEAD
-    seen = [_torchs_position(address)]
+    memories = _torchs_position(generator_address(probe) + found - _ENGINE_HEAD)
+    seen = [b"".join(memories)]
     uses: list[Callable[[], Any]] = [lambda: torch.rand(1, generator=probe)] * 3
     uses += [lambda: torch.randn(1, generator=probe)] * 4 + [lambda: torch.randperm(700, generator=probe)]
     for use in uses:
         use()
-        if _torchs_position(address) in seen:
+        if b"".join(memories) in seen:
             return None
-        seen.append(_torchs_position(address))
+        seen.append(b"".join(memories))
     probe.get_state()
-    return found - _ENGINE_HEAD if _torchs_position(address) == seen[-1] else None
+    return found - _ENGINE_HEAD if b"".join(memories) == seen[-1] else None
 
 
 def global_generators() -> list[Generator]:
     return [PythonGenerator(), NumpyGenerator(), TorchGenerator()]
+
+
+def glance_at(generators: Sequence[Generator]) -> Callable[[], Any]:
+    """What differs as soon as one of them has moved: all of their memory in one go, where that is known."""
+    memories = [memory for generator in generators for memory in generator.memories]
+    if not all(generator.memories for generator in generators):
+        return lambda: [generator.mark() for generator in generators]
+    python = next((generator.instance for generator in generators if isinstance(generator, PythonGenerator)), None)
+    if python is None:
+        return lambda: b"".join(memories)
+    return lambda: (b"".join(memories), python.gauss_next)
 
 
 class SampleSeeds:
@@ -171,6 +187,8 @@ class SampleSeeds:
         self._unused: list[Generator] = list(global_generators() if generators is None else generators)
         self._used: list[Generator] = []
         self._count = len(self._unused)
+        self._glance: Callable[[], Any] = glance_at(self._unused)
+        self._glanced: Any = None
         self._looked = self._seeded = False  # since begin_call
         self._warm_up_left = WARM_UP
         self._batch_warm_up_left = BATCH_WARM_UP
@@ -224,10 +242,15 @@ class SampleSeeds:
         self._looked = False
         if self._marks is None:
             self._marks = [(generator, generator.mark()) for generator in self._unused]
+            self._glance = glance_at(self._unused)
+            self._glanced = self._glance()
 
     def late_use(self) -> bool:
         """Whether a generator was used after all since the watch began; from now on it is seeded."""
         assert self._marks is not None
+        if self._glance() == self._glanced:
+            self._looked = True
+            return False
         late = [generator for generator, mark in self._marks if generator.moved_since(mark)]
         self._looked = not late
         if late:
@@ -256,16 +279,16 @@ class SampleSeeds:
     def around_batch(self, position: int, call: Callable[[], Any], collating: bool = False) -> Any:
         """What `call` returns, seeded once: __getitems__ and collate functions. As for samples, only generators in use are seeded
         after the warm-up, and a late first use makes it run again."""
-        seed = self._batch_seed(position, collating)
         warm = self._batch_warm_up_left > 0
         if warm:
             self._batch_warm_up_left -= 1
             self.look_again()
-        self._seed((*self._used, *self._unused) if warm else self._used, seed)
+        if warm or self._used:
+            self._seed((*self._used, *self._unused) if warm else self._used, self._batch_seed(position, collating))
         self.watch()
         result = call()
         if self.late_use() and not warm:
-            self._seed(self._used, seed)
+            self._seed(self._used, self._batch_seed(position, collating))
             return call()
         return result
 
@@ -309,12 +332,22 @@ class KeptState:
         self._generators = list(global_generators() if generators is None else generators)
         self._seeds = seeds
         self._saved: list[tuple[Any, Any]] = [(generator.mark(), generator.save()) for generator in self._generators]
+        self._glance = glance_at(self._generators)
+        self._glanced = self._glance()
+
+    def begin(self) -> None:
+        if self._glance() != self._glanced:
+            self._keep_what_moved()  # by the user's own code, since the last time
+
+    def end(self) -> bool:
+        """Whether a generator had moved since `begin`; it is as it was."""
+        if self._glance() == self._glanced:
+            return False
+        self._put_back()
+        return True
 
     def run(self, call: Callable[[], Any]) -> Any:
-        for number, generator in enumerate(self._generators):
-            if generator.moved_since(self._saved[number][0]):  # by the user's own code, since the last time
-                self._saved[number] = (generator.mark(), generator.save())
-                self._look_again()
+        self.begin()
         if self._seeds is not None:
             self._seeds.begin_call()
         try:
@@ -322,6 +355,13 @@ class KeptState:
         finally:
             if self._seeds is None or not self._seeds.untouched:
                 self._put_back()
+
+    def _keep_what_moved(self) -> None:
+        for number, generator in enumerate(self._generators):
+            if generator.moved_since(self._saved[number][0]):
+                self._saved[number] = (generator.mark(), generator.save())
+                self._look_again()
+        self._glanced = self._glance()
 
     def _put_back(self) -> None:
         for generator, (mark, state) in zip(self._generators, self._saved, strict=True):

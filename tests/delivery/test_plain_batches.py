@@ -1,0 +1,120 @@
+"""Without workers most batches are loaded plainly: nothing seeded, no slot. What deviates must be found out all the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from antifreeze import DataLoader
+
+LATE = 45
+
+
+class Uses(Dataset[Any]):
+    """Draws a random number in some samples only, long after the first ones."""
+
+    def __init__(self, draw: Any, samples: int = 64, many: bool = False) -> None:
+        self.draw, self.samples, self.asked = draw, samples, 0
+        if many:
+            self.__getitems__ = lambda indices: [self[index] for index in indices]
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked += 1
+        return index, float(self.draw()) if index >= LATE else 0.0
+
+    def __len__(self) -> int:
+        return self.samples
+
+
+DRAWS = {"random": random.random, "gauss": lambda: random.gauss(0, 1), "numpy": np.random.rand, "torch": lambda: torch.rand(()).item()}
+
+
+@pytest.mark.parametrize("name", sorted(DRAWS))
+@pytest.mark.parametrize("many", [False, True])
+def test_a_first_random_number_late_in_the_epoch_is_the_same_with_and_without_workers(name: str, many: bool) -> None:
+    def epoch(workers: int) -> list[Any]:
+        torch.manual_seed(3)
+        return [[part.tolist() for part in batch] for batch in DataLoader(Uses(DRAWS[name], many=many), batch_size=4, num_workers=workers)]
+
+    assert epoch(0) == epoch(2)
+
+
+@pytest.mark.parametrize("name", sorted(DRAWS))
+def test_the_users_own_generators_are_left_alone_by_a_late_use(name: str) -> None:
+    def after(samples: int) -> Any:
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+        for _ in DataLoader(Uses(DRAWS[name], samples), batch_size=4, generator=torch.Generator()):
+            pass
+        return DRAWS[name]()
+
+    assert after(64) == after(8)
+
+
+def test_what_the_loop_itself_draws_is_no_use_by_the_data_set() -> None:
+    data = Uses(lambda: 0.0)
+    for _ in DataLoader(data, batch_size=4):
+        random.random(), np.random.rand(), torch.rand(1)
+    assert data.asked == 64
+
+
+class Odd(Dataset[Any]):
+    def __init__(self, sample: Any, odd: Any) -> None:
+        self.sample, self.odd = sample, odd
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 30 and isinstance(self.odd, Exception):
+            raise self.odd
+        return self.odd if index == 30 else self.sample
+
+    def __len__(self) -> int:
+        return 40
+
+
+@pytest.mark.parametrize(
+    "sample", [torch.zeros(2), (1, 2.0), {"a": 1}, 3, 2.5, "text", b"bytes", np.zeros(3)], ids=lambda s: type(s).__name__
+)
+def test_a_late_none_is_named(sample: Any) -> None:
+    with pytest.raises(Exception, match=r"30.*None|None.*30"):
+        list(DataLoader(Odd(sample, None), batch_size=4))
+
+
+def batches_until_it_raises(loader: Iterator[Any]) -> tuple[int, Any]:
+    done = 0
+    try:
+        for _ in loader:
+            done += 1
+    except Exception as error:
+        return done, error
+    return done, None
+
+
+def test_a_late_exception_is_the_data_sets_own_and_comes_in_its_turn() -> None:
+    error = KeyError("gone")
+    done, raised = batches_until_it_raises(iter(DataLoader(Odd(1, error), batch_size=4)))
+    assert done == 7 and raised is error and "sample 30" in raised.__notes__[0]
+
+
+def test_a_late_sample_of_another_shape_is_named() -> None:
+    done, raised = batches_until_it_raises(iter(DataLoader(Odd(torch.zeros(2), torch.zeros(3)), batch_size=4)))
+    assert done == 7 and "sample 30" in raised.__notes__[0]
+
+
+def test_the_report_tells_fetching_from_collating() -> None:
+    import time
+
+    def slowly(samples: Any) -> Any:
+        time.sleep(0.002)
+        return samples
+
+    loader = DataLoader(list(range(200)), batch_size=2, collate_fn=slowly)
+    for _ in loader:
+        pass
+    costs = loader._ledger.costs
+    assert costs.samples == 200
+    assert costs.collate_ns > 5 * costs.fetch_ns
