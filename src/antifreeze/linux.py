@@ -20,7 +20,18 @@ try:
 except ImportError:  # Windows
     fcntl = resource = None  # type: ignore[assignment]
 
-__all__ = ["ANCILLARY_CLOEXEC", "LAST_SIGNAL", "NO_WAIT", "fcntl", "libc", "missing", "on_fork", "resource", "rights_space"]
+__all__ = [
+    "ANCILLARY_CLOEXEC",
+    "LAST_SIGNAL",
+    "NO_WAIT",
+    "fcntl",
+    "interrupt_soon",
+    "libc",
+    "missing",
+    "on_fork",
+    "resource",
+    "rights_space",
+]
 
 LAST_SIGNAL: int = getattr(signal, "SIGRTMAX", 64)
 NO_WAIT = int(getattr(socket, "MSG_DONTWAIT", 0))
@@ -47,6 +58,24 @@ def on_fork(*, parent: Callable[[], None] | None = None, child: Callable[[], Non
     if hasattr(os, "register_at_fork"):
         more: dict[str, Any] = {} if parent is None else {"after_in_parent": parent}
         os.register_at_fork(after_in_child=child, **more)
+
+
+class _SignalEvent(ctypes.Structure):
+    _fields_ = (("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("how", ctypes.c_int), ("unused", ctypes.c_char * 48))
+
+
+def interrupt_soon(after_s: float = 0.01) -> None:
+    """As if Ctrl-C were pressed in a moment (a timer of the kernel's): for code whose exceptions Python only prints, as finalizers."""
+    timer = ctypes.c_void_p()
+    event = _SignalEvent(signal=signal.SIGINT, how=0)  # SIGEV_SIGNAL
+    once = (ctypes.c_long * 4)(0, 0, int(after_s), int(after_s % 1 * 1e9))
+    try:
+        if libc().timer_create(1, ctypes.byref(event), ctypes.byref(timer)) == 0:  # CLOCK_MONOTONIC
+            libc().timer_settime(timer, 0, once, None)
+            return
+    except AttributeError:
+        pass
+    signal.raise_signal(signal.SIGINT)
 
 
 def missing() -> str:

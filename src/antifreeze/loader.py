@@ -161,6 +161,9 @@ class DataLoader(TorchDataLoader[_T_co]):
     def __iter__(self) -> Any:
         try:
             iterator = super().__iter__()
+        except KeyboardInterrupt as stop:
+            stop.__suppress_context__ = True  # as in next(): whatever it fell into is ours
+            raise
         except Exception as error:
             if self.options.story_file is not None:
                 write_story(self.options.story_file, error, self._ledger.story)

@@ -44,12 +44,17 @@ def replay_one(dataset: Any, record: dict[str, Any]) -> bool:
         generator.seed(record["seed"])
     print(f"sample {index!r} (seed {record['seed']}), then {record['exception']}: {record['message'].partition(chr(10))[0]}")
     try:
-        sample = dataset[index]
+        sample = _ask(dataset, index)
     except Exception:
         print("  now:", *traceback.format_exc().splitlines(), sep="\n    ")
         return False
     print(f"  now: it loads, {type(sample).__name__}")
     return sample is not None
+
+
+def _ask(dataset: Any, index: Any) -> Any:
+    many = getattr(dataset, "__getitems__", None)
+    return many([index])[0] if callable(many) else dataset[index]
 
 
 def read_records(path: str) -> list[dict[str, Any]]:
@@ -85,6 +90,8 @@ def named_dataset(name: str) -> Any:
 def _index_of(record: dict[str, Any]) -> Any:
     if record.get("index") is None:
         raise OptionError(f"batch {record['batch']} failed as a whole (in {record['stage']}): no single sample to replay")
+    if " of stream " in record["index"]:
+        raise OptionError(f"sample {record['index']}: an iterable data set gives its samples in order only; iterate it that far by hand")
     try:
         return ast.literal_eval(record["index"])
     except (ValueError, SyntaxError):

@@ -8,10 +8,11 @@ from __future__ import annotations
 import html
 import textwrap
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from antifreeze.delivery.bad_samples import BadSampleRecord
+from antifreeze.delivery.bad_samples import DONE, BadSampleRecord
 from antifreeze.delivery.growth import growth_finding
 from antifreeze.delivery.ledger import Ledger, Timing
 from antifreeze.supervisor.work import Costs
@@ -46,9 +47,11 @@ class Report:
     restarts: int
     hedges: int
     streams_continued: int
+    streams_ended: int
     worker_bytes: int
     growth: str | None
     bad_samples: tuple[BadSampleRecord, ...]
+    raised: tuple[BadSampleRecord, ...]
     story: tuple[str, ...]
     verdict: str
 
@@ -80,9 +83,11 @@ class Report:
             restarts=costs.restarts,
             hedges=costs.hedges,
             streams_continued=costs.streams_continued,
+            streams_ended=costs.streams_ended,
             worker_bytes=sum(worker.pss_bytes for worker in costs.memory.workers.values()),
             growth=growth_finding(costs.memory.most_grown, dataset),
             bad_samples=tuple(ledger.bad_samples),
+            raised=tuple(ledger.raised),
             story=tuple(map(str, ledger.story.lines())),
             verdict=verdict(counted),
         )
@@ -91,6 +96,7 @@ class Report:
         """Plain data, ready for JSON."""
         plain = asdict(self)
         plain["bad_samples"] = [bad.as_dict() for bad in self.bad_samples]
+        plain["raised"] = [bad.as_dict() for bad in self.raised]
         plain["story"] = list(self.story)
         return plain
 
@@ -116,26 +122,37 @@ class Report:
         share = self.waited_s / elapsed_s if elapsed_s else 0.0
         first = "" if self.first_batch_s is None else f", first batch after {_seconds(self.first_batch_s)}"
         rows = [
-            ("delivered", f"{self.samples:,} samples in {self.batches:,} batches, {self.epochs} epochs, {_bytes(self.delivered_bytes)}"),
+            ("delivered", self._delivered_row()),
             ("loop", f"{_seconds(self.loop_s)} in your code, {_seconds(self.waited_s)} ({share:.0%}) waiting for data"),
             ("waits", f"the longest {_seconds(self.longest_wait_s)}{first}"),
             *([("waited for", self._waited_row())] if self.waited_s else []),
             ("workers", self._workers_row()),
             ("memory", self._memory_row()),
-            ("bad samples", str(len(self.bad_samples)) if self.bad_samples else "none"),
+            ("bad samples", self._bad_row()),
         ]
-        rows += [("", str(bad)) for bad in self.bad_samples[:_SHOWN_BAD]]
-        if len(self.bad_samples) > _SHOWN_BAD:
-            rows.append(("", f"… and {len(self.bad_samples) - _SHOWN_BAD} more in .bad_samples"))
+        for records, where in ((self.bad_samples, ".bad_samples"), (self.raised, ".raised")):
+            rows += [("", str(bad)) for bad in records[:_SHOWN_BAD]]
+            if len(records) > _SHOWN_BAD:
+                rows.append(("", f"… and {len(records) - _SHOWN_BAD} more in {where}"))
         if self.restarts:
-            rows.append(("restarts", f"{self.restarts} workers replaced"))
+            rows.append(("restarts", f"{_several(self.restarts, 'worker')} replaced"))
         if self.hedges:
-            rows.append(("hedges", f"{self.hedges} late tasks loaded a second time"))
+            rows.append(("hedges", f"{_several(self.hedges, 'late task')} loaded a second time"))
         if self.streams_continued:
             rows.append(("streams", f"{self.streams_continued} began anew after their worker ended; samples on their way were lost"))
+        if self.streams_ended:
+            rows.append(("streams", f"{self.streams_ended} ended at a bad sample that they could not be led past"))
         if self.growth:
             rows.append(("growth", self.growth))
         return [*rows, ("verdict", self.verdict)]
+
+    def _delivered_row(self) -> str:
+        samples, batches, epochs = _several(self.samples, "sample"), _several(self.batches, "batch", "es"), _several(self.epochs, "epoch")
+        return f"{samples} in {batches}, {epochs}, {_bytes(self.delivered_bytes)}"
+
+    def _bad_row(self) -> str:
+        counts = Counter(bad.done for bad in (*self.bad_samples, *self.raised))
+        return ", ".join(f"{counts[done]:,} {word}" for done, word in DONE.items() if counts[done]) or "none"
 
     def _memory_row(self) -> str:
         workers = f", {_bytes(self.worker_bytes)} in workers at the last look" if self.worker_bytes else ""
@@ -182,6 +199,10 @@ def _counted(timing: Timing, costs: Costs, workers: int, cores: int, persistent:
         cores=cores,
         persistent=persistent,
     )
+
+
+def _several(count: int, what: str, ending: str = "s") -> str:
+    return f"{count:,} {what}{'' if count == 1 else ending}"
 
 
 def _seconds(value: float) -> str:

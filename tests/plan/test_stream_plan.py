@@ -111,7 +111,8 @@ def test_the_next_in_turn_is_the_one_after_who_delivered() -> None:
 
 @pytest.mark.parametrize("had_workers", [True, False])
 def test_a_position_is_plain_data_and_back(had_workers: bool) -> None:
-    position = StreamPosition((StreamProgress(2, 7, b"x", True), StreamProgress()), turn=1, had_workers=had_workers)
+    position = StreamPosition((StreamProgress(2, 7, b"x", True, ((0, 3),)), StreamProgress()), turn=1, had_workers=had_workers)
     saved = position.as_dict()
-    assert saved["streams"][0] == {"batches": 2, "samples": 7, "state": b"x", "ended": True}
+    assert saved["streams"][0] == {"batches": 2, "samples": 7, "state": b"x", "ended": True, "odd": ((0, 3),)}
+    del saved["streams"][1]["odd"]  # as it was saved before there was such a thing
     assert StreamPosition.from_dict(saved) == position

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from typing import Any
 
 import pytest
@@ -53,3 +54,38 @@ def test_a_first_interrupt_waits_and_a_second_one_changes_nothing() -> None:
         reached.append("after the second")
     assert reached == ["after the first", "after the second"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def falls_into_a_handler() -> int | None:
+    """An interrupt that comes while some exception of ours is being handled."""
+    try:
+        raise FileNotFoundError("/proc/of/ours")
+    except FileNotFoundError:
+        signal.raise_signal(signal.SIGINT)
+    return None
+
+
+def test_an_interrupt_is_one_traceback_wherever_it_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antifreeze.delivery.iterator.available_memory_bytes", falls_into_a_handler)
+    with pytest.raises(KeyboardInterrupt) as at_start:
+        iter(DataLoader(range(8), 4))
+    monkeypatch.undo()
+    loader = DataLoader(range(64), 1, num_workers=1)
+    iterator = iter(loader)
+    monkeypatch.setattr(iterator, "_look_at_memory", falls_into_a_handler)
+    with pytest.raises(KeyboardInterrupt) as in_next:
+        list(iterator)
+    loader.close()
+    for caught in (at_start, in_next):
+        assert "".join(traceback.format_exception(caught.value)).count("Traceback (most recent call last)") == 1
+
+
+def test_where_nobody_hears_an_exception_the_interrupt_comes_a_moment_later() -> None:
+    left = []
+    with pytest.raises(KeyboardInterrupt):
+        with interrupts_held_back(unheard=True):
+            signal.raise_signal(signal.SIGINT)
+        left.append("the code that cannot be heard")
+        while True:
+            time.sleep(0.1)
+    assert left

@@ -9,7 +9,9 @@ from antifreeze.supervisor.state import (
     WHOLE_BATCH,
     Ending,
     FreeSlot,
+    LeftOut,
     Phase,
+    PoolState,
     RowFailed,
     Send,
     TakeBack,
@@ -284,3 +286,50 @@ def test_it_describes_itself() -> None:
     state = state_of(workers=1)
     state.submit(0, SLOT, 4, 2)
     assert repr(state) == "<PoolState 1 batches in flight, 2 tasks queued, 0 waiting>"
+
+
+def lost_at(state: PoolState, item: int | None, *, final: bool = False) -> list[object]:
+    """The worker of stream 0 ended at this item."""
+    task = state.workers[0].queue[0]
+    actions = list(state.handle(WorkerGone(0, task.number, WHOLE_BATCH, f"lost at {item}", final, item=item)))
+    return [*actions, *state.handle(WorkerBack(0))]
+
+
+@pytest.mark.parametrize("forgive", [False, True])
+def test_a_stream_that_is_lost_at_the_same_item_again_comes_to_its_end_before_it(forgive: bool) -> None:
+    state = state_of(workers=1, forgive=forgive)
+    state.submit(0, SLOT, 4, 1, stream=0, worker=0)
+    state.submit(1, SLOT + 1, 4, 1, stream=0, worker=0)
+    assert len(places(lost_at(state, 2))) == 2
+    assert state.stops == {}
+    assert len(places(lost_at(state, 3))) == 2
+    assert state.stops == {}, "at another item"
+    assert len(places(lost_at(state, 3))) == 2, "what comes before the item is loaded once more"
+    assert state.stops == {0: 3}
+    state.handle(LeftOut(state.workers[0].queue[0].number, "a bad item"))
+    ended(state, 0, Ending.PARCEL, rows=3, parcel_bytes=10)
+    ended(state, 0, Ending.STREAM_ENDED)
+    first, second = state.batches[0], state.batches[1]
+    assert (first.phase, first.stops_with, first.left_out) == (Phase.READY, "lost at 3", ["a bad item"])
+    assert (second.phase, second.stops_with) == (Phase.EMPTY, None)
+    discard(state, {0: ()})
+    assert state.stops == {}, "another epoch is another chance"
+
+
+def test_what_a_lost_worker_had_left_out_is_met_again() -> None:
+    state = state_of(workers=1, forgive=True)
+    state.submit(0, SLOT, 4, 1, stream=0, worker=0)
+    state.handle(LeftOut(state.workers[0].queue[0].number, "a bad item"))
+    lost_at(state, 3)
+    assert state.batches[0].left_out == []
+
+
+@pytest.mark.parametrize("item", [None, 5])
+def test_a_deadline_of_a_stream_is_an_error_at_once_where_nothing_is_forgiven(item: int | None) -> None:
+    state = state_of(workers=1)
+    state.submit(0, SLOT, 4, 1, stream=0, worker=0)
+    assert lost_at(state, item, final=True) == []
+    assert state.batches[0].phase is Phase.FAILED
+    state.submit(1, SLOT + 1, 4, 1, stream=0, worker=0)
+    assert len(lost_at(state, item, final=True)) == (0 if item is None else 1)
+    assert state.stops == ({} if item is None else {0: 5}), "the loop went on, and it was lost there again"

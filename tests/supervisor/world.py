@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
@@ -398,12 +399,17 @@ class World(Ground):
             self.die_of(task, WorkerGone(worker, task.number, batch.guilty, "lost"))
 
     def die_of(self, task: Task, gone: WorkerGone) -> None:
-        made, row = self.made[task.batch], gone.row
+        made = self.made[task.batch]
+        gone = replace(gone, row=WHOLE_BATCH) if made.stream else gone  # which item of a stream it was is no affair of rows
+        row = gone.row
         assert row is not None
         made.suspected[row] += 1
         bad = gone.final or made.suspected[row] >= gone.strikes
-        unproven = row == WHOLE_BATCH and not task.singly and task.rows > 1 and not made.stream
-        bad = bad and not (unproven and (self.forgive or not gone.final))
+        if made.stream:
+            bad = (gone.final and not self.forgive) or made.suspected[row] >= gone.strikes
+        else:
+            unproven = row == WHOLE_BATCH and not task.singly and task.rows > 1
+            bad = bad and not (unproven and (self.forgive or not gone.final))
         if bad and (row == WHOLE_BATCH or not self.forgive):
             made.erred = True
         elif bad:

@@ -1,7 +1,7 @@
 """What crosses between the parent and a worker: short fixed records, one per packet.
 
     parent  ── Welcome, OpenStream, Work, NewEpoch, Stop ──▶  worker
-            ◀── Ready, LayoutFound, StreamState, SampleFailed, RowsDone, ParcelDone, Bounced, StreamEnded, TaskFailed ──
+            ◀── Ready, LayoutFound, StreamState, SampleFailed, ItemLeftOut, RowsDone, ParcelDone, Bounced, StreamEnded, TaskFailed ──
 
 A record is a NamedTuple whose integers are packed by its FORMAT; `payload`, where it has one, follows as raw bytes.
 Nothing here is pickled; a payload that holds a pickle (an error, a layout, a stream's state) is made by whoever needs it.
@@ -24,15 +24,16 @@ class Welcome(NamedTuple):
 
 
 class OpenStream(NamedTuple):
-    """An iterable data set: begin (or resume) stream `stream` of `streams`; payload: its own saved state, or nothing.
-    `replay`: without a state, draw `skip_samples` samples again and drop them; otherwise they are only counted.
+    """An iterable data set: begin (or resume) stream `stream` of `streams`; payload: the pickled StreamProgress that it had made.
+    `replay`: without a state, draw again what it had given and drop it; otherwise that is only counted.
+    `stop_at`: the item before which it comes to its end; none where negative.
     `streams` = 0 means a stream that was begun without workers, where get_worker_info() is None."""
 
     stream: int
     streams: int
-    skip_samples: int
     batch_rows: int
     replay: int
+    stop_at: int
     payload: bytes
 
 
@@ -42,7 +43,8 @@ WITH_OFFSETS = 2
 
 class Work(NamedTuple):
     """Fill rows first_row… of a batch; payload: the indices as int64, or pickled where they are no ints.
-    `whole`: the task is the whole batch, so the worker itself chooses between rows and parcel. `singly`: try each sample alone first."""
+    `whole`: the task is the whole batch, so the worker itself chooses between rows and parcel. `singly`: try each sample alone first.
+    `slot_age`: how often the slot's memory went back to the system."""
 
     task: int
     batch: int
@@ -54,6 +56,7 @@ class Work(NamedTuple):
     stream: int
     whole: int
     singly: int
+    slot_age: int
     pickled: int
     payload: bytes
 
@@ -86,9 +89,11 @@ class LayoutFound(NamedTuple):
 
 
 class StreamState(NamedTuple):
-    """Of the batch that comes next: whether its iterator has ended with it; payload: the data set's pickled state_dict, or nothing."""
+    """Of the batch that comes next: how many items it drew, good and bad, and whether its iterator has ended with it; payload: the data
+    set's pickled state_dict, or nothing."""
 
     stream: int
+    drawn: int
     ended: int
     payload: bytes
 
@@ -98,6 +103,13 @@ class SampleFailed(NamedTuple):
 
     task: int
     row: int
+    payload: bytes
+
+
+class ItemLeftOut(NamedTuple):
+    """A bad item of a stream, which its task goes on without; payload: a pickled Failure."""
+
+    task: int
     payload: bytes
 
 
@@ -157,6 +169,7 @@ Message = (
     | LayoutFound
     | StreamState
     | SampleFailed
+    | ItemLeftOut
     | RowsDone
     | ParcelDone
     | Bounced
@@ -174,6 +187,7 @@ _RECORDS: tuple[Any, ...] = (
     LayoutFound,
     StreamState,
     SampleFailed,
+    ItemLeftOut,
     RowsDone,
     ParcelDone,
     Bounced,

@@ -17,11 +17,12 @@ from antifreeze.worker.seeding import mix
 
 DATASET_SUFFIX = ".dataset"
 _LARGEST_SAVED_DATASET = 64 << 20
+DONE = {OnBadSample.SKIP: "skipped", OnBadSample.REPLACE: "replaced", OnBadSample.RAISE: "raised"}
 
 
 @dataclass(frozen=True)
 class BadSampleRecord:
-    """One sample that was skipped or replaced."""
+    """One sample that was skipped or replaced, or whose error was raised."""
 
     epoch: int
     batch: int
@@ -50,15 +51,15 @@ class BadSampleRecord:
         }
 
     def __str__(self) -> str:
-        verb = "skipped" if self.done is OnBadSample.SKIP else "replaced"
         path = "" if self.path is None else f" [{self.path}]"
-        return f"{self.failure.describe()}{path}; {verb} in batch {self.batch} of epoch {self.epoch}"
+        return f"{self.failure.describe()}{path}; {DONE[self.done]} in batch {self.batch} of epoch {self.epoch}"
 
 
 class BadSampleDesk:
     """Decides by policy, counts against the limit, keeps the records."""
 
-    def __init__(self, options: Options, records: list[BadSampleRecord], dataset: Any) -> None:
+    def __init__(self, options: Options, records: list[BadSampleRecord], raised: list[BadSampleRecord], dataset: Any) -> None:
+        self._raised = raised
         self._options = options
         self._dataset = dataset
         self._dataset_saved = False
@@ -75,16 +76,18 @@ class BadSampleDesk:
                 raise OptionError(
                     f'on_bad_sample returned {answer!r} for sample {shown(index)}; expected "raise", "skip" or "replace"'
                 ) from None
-        record = BadSampleRecord(epoch, batch, failure, choice, seed, path_of(self._dataset, index))
-        self._write(record)
-        if choice is not OnBadSample.RAISE:
+        if choice is not OnBadSample.RAISE:  # else whoever raises it notes it
+            record = BadSampleRecord(epoch, batch, failure, choice, seed, path_of(self._dataset, index))
+            self._write(record)
             self.records.append(record)
             self._check_limit(epoch, samples)
         return choice
 
     def note_raised(self, failure: Failure, index: Any, *, epoch: int, batch: int, seed: int) -> None:
-        """A bad sample that is about to be raised: for the file, not for the count."""
-        self._write(BadSampleRecord(epoch, batch, failure, OnBadSample.RAISE, seed, path_of(self._dataset, index)))
+        """A bad sample (or batch) that is about to be raised: for the file and the report, not for the count."""
+        record = BadSampleRecord(epoch, batch, failure, OnBadSample.RAISE, seed, path_of(self._dataset, index))
+        self._raised.append(record)
+        self._write(record)
 
     def _write(self, record: BadSampleRecord) -> None:
         path = self._options.bad_samples_file

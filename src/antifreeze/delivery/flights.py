@@ -201,9 +201,9 @@ class Flights:
         if flight.planned is not None:
             self.cursor.delivered = self.cursor.delivered.add(flight.planned)
         elif flight.stream is not None:
-            rows, state, ended = self.pool.streams[flight.stream].finished_batches.pop(batch.number, (0, None, False))
+            drawn, state, ended = self.pool.streams[flight.stream].finished_batches.pop(batch.number, (0, None, False))
             assert self.cursor.streams is not None
-            self.cursor.streams = self.cursor.streams.delivered(flight.stream, rows, state, ended)
+            self.cursor.streams = self.cursor.streams.delivered(flight.stream, drawn, state, ended, self._shape.batch_rows)
 
     def let_go(self, flight: InFlight, batch: Batch, slot: bool = True) -> None:
         self.pool.state.take(batch.number)

@@ -101,7 +101,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._traps: Traps = loader._traps
         self._ranks: Ranks | None = loader._watch_ranks(self._rank, self._world_size) if self._map else None
         self._clock = LoopClock(self._ledger.timing, self._ledger.costs, alone=not self._num_workers)
-        self._desk = BadSampleDesk(self._options, self._ledger.bad_samples, self._dataset)
+        self._desk = BadSampleDesk(self._options, self._ledger.bad_samples, self._ledger.raised, self._dataset)
         self._limit = _limit(self._options)
         self._loads_at_once = self._map and not self._num_workers and not self._options.forgives and self._ranks is None
         self._feed = None if self._options.device is None else DeviceFeed(torch.device(self._options.device))
@@ -135,7 +135,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._release()
 
     def _release(self) -> None:
-        self._finalizer()
+        finalizer = self._finalizer.detach()
+        if finalizer is not None:
+            _, close, args, _ = finalizer
+            close(*args)
         self.pool.contents.clear()
         self.pool.state.forget_all()
         self._flights.in_flight.clear()
@@ -145,7 +148,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _finalizing(self, loader: Any) -> Any:
         crew = self.pool.crew if isinstance(self.pool, Pool) else None
-        return weakref.finalize(self, _close, crew, weakref.ref(loader), self._ring)
+        return weakref.finalize(self, _close, crew, weakref.ref(loader), self._ring, unheard=True)
 
     # --- beginning ---
 
@@ -189,7 +192,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             return Pool(self._context, self._specs(), self._ring, self._options, self._ledger.costs, self._ledger.story, self._use_server)
         if is_datapipe(self._dataset):
             apply_sharding(self._dataset, self._world_size, self._rank)
-        config = FetchConfig(self._collate_fn, self._auto_collation, self._drop_last, self._options.forgives, worker=None)
+        config = FetchConfig(
+            self._collate_fn, self._auto_collation, self._drop_last, self._options.forgives, None, self._options.keep_batches_full
+        )
         return LocalPool(
             self._dataset, not self._map, config, (self._base_seed, self.cursor.epoch), self._ring, self._limit, self._ledger.costs
         )
@@ -209,6 +214,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 epoch=self.cursor.epoch,
                 shared_seed=self._shared_seed,
                 forgive=self._options.forgives,
+                fill=self._options.keep_batches_full,
                 limit_bytes=self._limit[0],
                 limit_name=self._limit[1],
             )
@@ -274,9 +280,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             StreamStart(
                 stream=number,
                 streams=len(position.streams) if position.had_workers else 0,
-                skip_samples=progress.samples,
+                past=progress,
                 batch_rows=self._batch_rows,
-                state=progress.state,
                 replay=self._options.lost_stream is StreamChoice.REPLAY,
                 worker=number % max(1, self._num_workers),
             )
@@ -307,7 +312,11 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     # --- delivering ---
 
     def __next__(self) -> Any:
-        return self._next_on_host() if self._feed is None else self._next_on_device(self._feed)
+        try:
+            return self._next_on_host() if self._feed is None else self._next_on_device(self._feed)
+        except KeyboardInterrupt as stop:
+            stop.__suppress_context__ = True  # whatever it fell into is ours: the user's traceback is the one to show
+            raise
 
     def _next_on_device(self, feed: DeviceFeed) -> Any:
         """The copy of the batch after this one is under way before this one is handed out, where that one is loaded."""
@@ -400,7 +409,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             failed = error
         self.cursor.delivered = self.cursor.delivered.add(planned)
         if failed is not None:
-            raise self._to_raise(planned, failed.failure.row or 0, failed)
+            raise self._to_raise(planned, failed.failure.row or 0, failed, planned.number)
         self._count(planned.rows, size)
         if not self._auto_collation:
             self._traps.handed_out(data)
@@ -438,6 +447,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             wait = self._in_stage("wait for workers", self.pool.wait_resolved) if self._watched else self.pool.wait_resolved
             batch = wait(self._flights.pick, self._flights.waiting_for, self._timeout or None)
             flight = self._flights.in_flight[batch.number]
+            if batch.left_out or batch.stops_with is not None:
+                self._repair.account_for_left_out(flight, batch)
             if batch.phase is not Phase.EMPTY:
                 return flight, batch
             assert flight.stream is not None
@@ -463,7 +474,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             if batch.phase is Phase.FAILED:
                 self.pool.ring.give_back(batch.slot)
                 row = min(batch.errors)
-                raise self._to_raise(flight.planned, row, batch.errors[row])
+                raise self._to_raise(flight.planned, row, batch.errors[row], self.pool.contents[batch.number].number)
             if self._shape.splits and batch.parcel_bytes is not None:
                 self._remember_no_rows()
             if isinstance(self.pool, LocalPool) and batch.parcel_bytes is not None:
@@ -482,15 +493,18 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             if self._num_workers:
                 self._flights.go_on()
 
-    def _to_raise(self, planned: PlannedBatch | None, row: int, error: Any) -> BaseException:
-        """The exception that a batch ends with; noted, and with the sample's file where the data set tells."""
+    def _to_raise(self, planned: PlannedBatch | None, row: int, error: Any, number: int) -> BaseException:
+        """The exception that batch `number` ends with; noted, and with the sample's file where the data set tells."""
+        epoch = self._ledger.timing.epochs
         if planned is None:
+            seed = sample_seed(self._base_seed, self.cursor.epoch, failure_of(error).position or 0)
+            self._desk.note_raised(failure_of(error), None, epoch=epoch, batch=number, seed=seed)
             return exception_of(error)
         indices = planned.indices if isinstance(planned.indices, (list, tuple, array)) else [planned.indices]
         failure = failure_of(error)
         index = indices[row] if 0 <= row < len(indices) and shown(indices[row], failure.position) == failure.index else None
         seed = sample_seed(self._base_seed, self.cursor.epoch, planned.position + row)
-        self._desk.note_raised(failure, index, epoch=self._ledger.timing.epochs, batch=planned.number, seed=seed)
+        self._desk.note_raised(failure, index, epoch=epoch, batch=number, seed=seed)
         return exception_of(error, path_of(self._dataset, index))
 
     def _remember_no_rows(self) -> None:
@@ -510,10 +524,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return self.cursor.state(self._generators)
 
 
-def _close(crew: Crew | None, loader_ref: Any, ring: Ring) -> None:
+def _close(crew: Crew | None, loader_ref: Any, ring: Ring, unheard: bool = False) -> None:
     try:
         if crew is not None:
-            crew.close()
+            crew.close(unheard)
     finally:
         loader = loader_ref()
         if loader is not None:

@@ -35,6 +35,7 @@ class Ledger:
     costs: Costs = field(default_factory=Costs)
     story: Story = field(default_factory=Story)
     bad_samples: list[BadSampleRecord] = field(default_factory=list)
+    raised: list[BadSampleRecord] = field(default_factory=list)
     most_in_flight_bytes: int = 0
 
 

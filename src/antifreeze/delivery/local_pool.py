@@ -20,7 +20,7 @@ from antifreeze.delivery.batches import build
 from antifreeze.errors import LoaderClosed
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
-from antifreeze.supervisor.state import Action, Batch, Ending, FreeSlot, PoolState, RowFailed, Send, Task, TaskEnded
+from antifreeze.supervisor.state import Action, Batch, Ending, FreeSlot, LeftOut, PoolState, RowFailed, Send, Task, TaskEnded
 from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.worker import fetch
 from antifreeze.worker.fetch import Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker
@@ -137,8 +137,8 @@ class LocalPool:
         for start in starts:
             self.streams[start.stream] = start
             info = None if start.streams == 0 else _worker_info(start, self._dataset)
-            at = (start.skip_samples, start.batch_rows, start.replay)
-            begin = partial(self._fetcher.open, start.stream, info, start.state, *at, alone=start.streams <= 1)
+            at = (start.past, start.batch_rows, start.replay)
+            begin = partial(self._fetcher.open, start.stream, info, *at, alone=start.streams <= 1)
             self._kept.run(begin)
 
     def load(self, number: int, indices: Any, position: int, rows: int) -> tuple[Any, int]:
@@ -230,9 +230,7 @@ class LocalPool:
         cpu_before = None if self._loaded % MEASURED_EVERY else time.process_time_ns()
         try:
             if isinstance(self._fetcher, StreamFetcher):
-                assert batch.stream is not None
-                outcome = self._fetcher.load(batch.stream, work)
-                self._stream_advanced(batch.stream, batch.number, outcome.rows if isinstance(outcome, Rows | Packed) else 0)
+                outcome = self._load_of_stream(self._fetcher, batch, work)
             else:
                 outcome = self._fetcher.load(work)
         except StreamExhausted:
@@ -259,12 +257,15 @@ class LocalPool:
             ended = TaskEnded(0, task.number, Ending.ROWS, rows=outcome.rows, layout=outcome.layout.key)
         self._perform(self.state.handle(ended))
 
-    def _stream_advanced(self, stream: int, batch: int, rows: int) -> None:
-        start = self.streams[stream]
-        assert isinstance(self._fetcher, StreamFetcher)
-        start.skip_samples += rows
-        start.state = self._fetcher.streams[stream].state()
-        start.finished_batches[batch] = (rows, start.state, self._fetcher.streams[stream].ended)
+    def _load_of_stream(self, fetcher: StreamFetcher, batch: Batch, work: fetch.Task) -> Rows | Packed | Bounce:
+        assert batch.stream is not None
+        try:
+            return fetcher.load(batch.stream, work)
+        finally:
+            for failure in fetcher.take_left_out():
+                self.state.handle(LeftOut(work.number, failure))
+            stream = fetcher.streams[batch.stream]
+            self.streams[batch.stream].advanced(batch.number, stream.drawn, stream.state(), stream.ended)
 
     def _measure(self, cpu_before: int, outcome: Rows | Packed | Bounce) -> None:
         if not isinstance(outcome, Bounce):

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from antifreeze.delivery.bad_samples import BadSampleDesk, failure_of, replacement
@@ -82,6 +83,25 @@ class Repair:
             elif choice is OnBadSample.SKIP and self._moves_up and self._drop_last:
                 return self._skip(batch)  # the last one, and it cannot be full
         return self._fill(batch, content, fills)
+
+    def account_for_left_out(self, flight: InFlight, batch: Batch) -> None:
+        """The bad items that a batch of a stream came without. Where one is an error after all, it is raised, and the batch is
+        delivered when the loop asks again: nothing else is missing."""
+        pool = self._flights.pool
+        number = pool.contents[batch.number].number
+        if batch.stops_with is not None:
+            batch.left_out.append(batch.stops_with)
+            batch.stops_with = None
+        while batch.left_out:
+            failure = failure_of(batch.left_out.pop(0))
+            pool.costs.streams_ended += failure.ends_stream
+            seed = sample_seed(self._flights.cursor.base_seed, self._flights.cursor.epoch, failure.position or 0)
+            epoch, samples = self._ledger.timing.epochs, length_of(self._dataset)
+            if self._desk.decide(failure, failure.index, epoch=epoch, batch=number, seed=seed, samples=samples) is OnBadSample.RAISE:
+                self._desk.note_raised(failure, failure.index, epoch=epoch, batch=number, seed=seed)
+                raise failure.to_exception()
+            if failure.ends_stream:
+                print(f"antifreeze: {failure.describe()}", file=sys.stderr, flush=True)
 
     def _fill(self, batch: Batch, content: Content, fills: dict[int, Any]) -> bool:
         if not self._auto_collation:

@@ -15,12 +15,22 @@ from typing import Any
 
 @dataclass(frozen=True)
 class StreamProgress:
-    """What one stream has delivered; `state` is the data set's own word for it, where it has one."""
+    """What one stream has delivered; `state` is the data set's own word for it, where it has one. `samples` counts what was drawn,
+    bad ones included; `odd` lists the batches that drew another number than they have rows."""
 
     batches: int = 0
     samples: int = 0
     state: bytes | None = None
     ended: bool = False
+    odd: tuple[tuple[int, int], ...] = ()
+
+    def after(self, drawn: int, state: bytes | None, ended: bool, batch_rows: int | None) -> StreamProgress:
+        """A batch later; `ended`: its iterator has nothing after it. One that drew nothing was none."""
+        if not drawn:
+            return replace(self, ended=self.ended or ended)
+        plain = drawn == batch_rows or batch_rows is None or ended or state is not None
+        odd = self.odd if plain else (*self.odd, (self.batches, drawn))
+        return StreamProgress(self.batches + 1, self.samples + drawn, state, ended, odd)
 
 
 @dataclass(frozen=True)
@@ -31,11 +41,8 @@ class StreamPosition:
     turn: int = 0
     had_workers: bool = True
 
-    def delivered(self, stream: int, samples: int, state: bytes | None, ended: bool) -> StreamPosition:
-        """`ended`: its iterator has nothing after this batch."""
-        progress = self.streams[stream]
-        after = StreamProgress(progress.batches + 1, progress.samples + samples, state, ended)
-        return self._with(stream, after)
+    def delivered(self, stream: int, drawn: int, state: bytes | None, ended: bool, batch_rows: int | None = None) -> StreamPosition:
+        return self._with(stream, self.streams[stream].after(drawn, state, ended, batch_rows))
 
     def ended(self, stream: int) -> StreamPosition:
         return self._with(stream, replace(self.streams[stream], ended=True))
@@ -53,7 +60,8 @@ class StreamPosition:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> StreamPosition:
-        return cls(tuple(StreamProgress(**progress) for progress in saved["streams"]), saved["turn"], saved["had_workers"])
+        streams = [StreamProgress(**{**progress, "odd": tuple(map(tuple, progress.get("odd", ())))}) for progress in saved["streams"]]
+        return cls(tuple(streams), saved["turn"], saved["had_workers"])
 
 
 class StreamPlan:

@@ -115,16 +115,18 @@ def sample_fault(
     *,
     error: str,
     cause: str,
+    make: Callable[[Trial, Sickness], Any] = lambda trial, sickness: trial.loader(trial.sick(sickness)),
     during: Callable[[Trial], AbstractContextManager[Any]] = lambda trial: nullcontext(),
     outcomes: tuple[Outcome, ...] = (Outcome.ERROR,),
     **rest: Any,
 ) -> Callable[[Sickness], Sickness]:
-    """Register what one sick sample does; the program around it is one epoch over 24 samples, the 13th of which is sick."""
+    """Register what one sick sample does; the program around it is one epoch over 24 samples, the 13th of which is sick. `make` may make
+    another loader of it."""
 
     def register(sickness: Sickness) -> Sickness:
         def program(trial: Trial) -> None:
             with during(trial):
-                trial.epoch(trial.loader(trial.sick(sickness)))
+                trial.epoch(make(trial, sickness))
 
         expected = Expectation(outcomes, error, cause, names_sample=True)
         _add(Fault(name, what, source, program, expected, confined=True, **rest))

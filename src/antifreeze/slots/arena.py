@@ -5,7 +5,8 @@
     0               64 GiB           128 GiB
 
 1. Slot k begins at k × SLOT_STRIDE: a slot can grow in place, and no descriptor ever has to follow the first one.
-2. Memory is used only where something was written; `discard` gives it back to the system.
+2. Memory is used only where something was written; `discard` gives it back to the system. A process that had it mapped learns that
+   from the slot's age (how often it was discarded), and takes its pages anew.
 3. There is no name: nothing to leak, nothing for others to delete, and the size of /dev/shm does not matter.
 4. Memory that cannot be had is an OSError when pages are taken, not a bus error when they are touched.
 """
@@ -46,6 +47,8 @@ class Arena:
         self.stride = SLOT_STRIDE if size == _ARENA_BYTES else size // _FEW_SLOTS // _PAGE * _PAGE
         self._maps: dict[int, Mapping] = {}
         self._taken: dict[int, set[int]] = {}
+        self._ages: dict[int, int] = {}
+        self.forgotten = 0  # how often a mapping was dropped: what was made of mappings before may lack its pages
         self._closer = weakref.finalize(self, os.close, descriptor)
         self._closer.atexit = False
 
@@ -93,9 +96,20 @@ class Arena:
     def forget(self, slot: int) -> None:
         """Drops this process's mapping; it goes when the last view of it does."""
         self._maps.pop(slot, None)
+        self.forgotten += 1
+
+    def age(self, slot: int) -> int:
+        return self._ages.get(slot, 0)
+
+    def note_age(self, slot: int, age: int) -> None:
+        """Another process says how often it has discarded the slot."""
+        if self._ages.get(slot, 0) != age:
+            self._ages[slot] = age
+            self.forget(slot)
 
     def discard(self, slot: int) -> None:
         """Gives the slot's memory back to the system, for every process."""
+        self._ages[slot] = self.age(slot) + 1
         self.forget(slot)
         offset, length = ctypes.c_longlong(slot * self.stride), ctypes.c_longlong(self.stride)
         libc().fallocate64(self.descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length)

@@ -37,10 +37,10 @@ class Crew:
     def closed(self) -> bool:
         return bool(self.poll.closed)
 
-    def close(self) -> None:
-        """Within a fixed bound; may be called twice; in a forked child it only lets go."""
+    def close(self, unheard: bool = False) -> None:
+        """Within a fixed bound; may be called twice; in a forked child it only lets go. `unheard`: nobody hears an exception of it."""
         if not self.closed:
-            with interrupts_held_back():
+            with interrupts_held_back(unheard):
                 self._close()
 
     def _close(self) -> None:

@@ -28,6 +28,7 @@ from antifreeze import spans
 from antifreeze.channel.messages import (
     WITH_OFFSETS,
     Bounced,
+    ItemLeftOut,
     LayoutFound,
     Message,
     NewEpoch,
@@ -63,6 +64,7 @@ from antifreeze.supervisor.state import (
     Ending,
     FreeSlot,
     Gather,
+    LeftOut,
     PoolState,
     RowFailed,
     Send,
@@ -75,6 +77,7 @@ from antifreeze.supervisor.state import (
 from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.supervisor.watch import Look, Watch, where_is
 from antifreeze.supervisor.work import Content, Costs, StreamStart
+from antifreeze.worker.failure import Failure
 from antifreeze.worker.fetch import few
 from antifreeze.worker.journal import ALL_ROWS, Entry, Stage
 from antifreeze.worker.main import WorkerSpec
@@ -130,7 +133,7 @@ class Pool:
         self._began_s = time.monotonic()
         self._looked_s = 0.0
         self._oom_kills = oom_kills()
-        self._last_stream_state: dict[int, tuple[bytes | None, bool]] = {}
+        self._last_stream_state: dict[int, tuple[int, bytes | None, bool]] = {}
 
     def __repr__(self) -> str:
         live = sum(worker is not None for worker in self.crew.workers)
@@ -277,8 +280,9 @@ class Pool:
     def _open_stream(self, start: StreamStart) -> None:
         worker = self.crew.workers[start.worker]
         if worker is not None:
-            message = OpenStream(start.stream, start.streams, start.skip_samples, start.batch_rows, int(start.replay), start.state or b"")
-            self._send(worker, message)
+            stop_at = self.state.stops.get(start.stream, -1)
+            past = pickle.dumps(start.past)
+            self._send(worker, OpenStream(start.stream, start.streams, start.batch_rows, int(start.replay), stop_at, past))
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -302,6 +306,7 @@ class Pool:
             offsets = [at - task.first_row for at in content.offsets[task.first_row : task.first_row + task.rows]]
             payload, pickled = pickle.dumps((indices, offsets)), WITH_OFFSETS
         stream = -1 if batch.stream is None else batch.stream
+        slot = batch.slot if task.slot is None else task.slot
         position = content.position + task.first_row
         worker = self.crew.workers[number]
         assert worker is not None
@@ -310,7 +315,7 @@ class Pool:
             Work(
                 task.number,
                 content.number,
-                batch.slot if task.slot is None else task.slot,
+                slot,
                 batch.rows,
                 task.first_row,
                 task.rows,
@@ -318,6 +323,7 @@ class Pool:
                 stream,
                 int(task.whole),
                 int(task.singly),
+                self.ring.arena.age(slot),
                 pickled,
                 payload,
             ),
@@ -504,10 +510,12 @@ class Pool:
             self._ended(TaskEnded(number, message.task, Ending.STREAM_ENDED))
         elif isinstance(message, SampleFailed):
             self._perform(self.state.handle(RowFailed(message.task, message.row, pickle.loads(message.payload))))
+        elif isinstance(message, ItemLeftOut):
+            self._perform(self.state.handle(LeftOut(message.task, pickle.loads(message.payload))))
         elif isinstance(message, LayoutFound):
             self.layouts[message.key] = pickle.loads(message.payload)
         elif isinstance(message, StreamState):
-            self._last_stream_state[message.stream] = (message.payload or None, bool(message.ended))
+            self._last_stream_state[message.stream] = (message.drawn, message.payload or None, bool(message.ended))
         elif isinstance(message, Ready):
             self.user_seeded = message.user_seeded
             worker = self.crew.workers[number]
@@ -519,22 +527,18 @@ class Pool:
 
     def _ended(self, event: TaskEnded) -> None:
         batch_number = self.state.batch_of(event.task)
-        if batch_number is not None and event.ending in (Ending.ROWS, Ending.PARCEL):
-            batch = self.state.batches[batch_number]
-            stream = batch.stream
-            if stream is not None and batch.discarded:
-                self._last_stream_state.pop(stream, None)
-            elif stream is not None:
-                self._stream_advanced(stream, batch_number, event.rows)
+        if batch_number is not None and self.state.batches[batch_number].stream is not None:
+            self._stream_advanced(self.state.batches[batch_number], event)
         self._failed_starts = 0
         self._perform(self.state.handle(event))
         self._recycle_if_due(event.worker)
 
-    def _stream_advanced(self, stream: int, batch: int, rows: int) -> None:
-        start = self.streams[stream]
-        start.skip_samples += rows
-        start.state, ended = self._last_stream_state.pop(stream, (None, False))
-        start.finished_batches[batch] = (rows, start.state, ended)
+    def _stream_advanced(self, batch: Batch, event: TaskEnded) -> None:
+        assert batch.stream is not None
+        plainly = (event.rows, None, False)
+        drawn, state, ended = self._last_stream_state.pop(batch.stream, plainly)
+        if not batch.discarded and event.ending is not Ending.STREAM_ENDED:
+            self.streams[batch.stream].advanced(batch.number, drawn, state, ended)
 
     def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int, cpu_ns: int, queued_ns: int) -> None:
         self.costs.add(rows, fetch_ns, collate_ns, write_ns, cpu_ns, queued_ns)
@@ -555,7 +559,7 @@ class Pool:
         end = end if end.peak_bytes or not entry.peak_bytes else replace(end, peak_bytes=entry.peak_bytes)
         how = self._explain(number, worker, end)
         gone = self._blame.pop(number, None) or self._suspect(number, entry, end, how)
-        self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {how}{telling.was_at(entry, self._path_of(entry))}")
+        self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {how}{self._was_at(entry)}")
         leaves = self.state.workers[number].retiring
         if number in self._coming and not (number in self._killed_at and self.crew.use_server):  # but one from the clean server may do
             self._forget_end(number)
@@ -606,10 +610,10 @@ class Pool:
     def _tell_streams(self, number: int) -> None:
         """What becomes of the streams of a worker that has ended."""
         for start in self.streams.values():
-            if start.worker == number and (start.skip_samples or start.state is not None):
+            if start.worker == number and start.past.batches:
                 text = telling.stream_goes_on(start)
                 self._tell(Happening.STREAM, text)
-                if start.state is None and not start.replay:
+                if start.past.state is None and not start.replay:
                     self.costs.streams_continued += 1
                     print(f"antifreeze: {text}", file=sys.stderr, flush=True)
 
@@ -660,11 +664,10 @@ class Pool:
             return WorkerGone(number)
         if entry.stage is Stage.SEND and end.code in _FROM_OUTSIDE:
             return WorkerGone(number)  # what it had loaded was loaded well
-        whole = self._is_of_batch(number, entry)
-        failure = telling.sample_lost(number, entry, self._samples_of(entry, whole), self._path_of(entry), how, self.options.forgives)
         # a kill from outside says little about the sample; a crash says more
         strikes = STRIKES + 1 if end.code in _FROM_OUTSIDE else STRIKES
-        return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, strikes=strikes)
+        scene = self._scene(number, entry, strikes)
+        return self._blamed(scene, telling.sample_lost(scene, how), strikes=strikes)
 
     def _path_of(self, entry: Entry) -> str | None:
         """The file of the sample that a worker is (was) at, where the data set tells."""
@@ -688,13 +691,35 @@ class Pool:
         together = entry.row == ALL_ROWS or entry.stage in (Stage.COLLATE, Stage.WRITE, Stage.SEND)
         return together and (task is None or task.rows > 1)
 
-    def _samples_of(self, entry: Entry, whole: bool) -> str | None:
-        """The samples of the batch, where not one of them but the batch is at fault."""
-        if not whole:
+    def _scene(self, number: int, entry: Entry, strikes: int) -> telling.Scene:
+        batch = self.state.batch_of(entry.task)
+        content = None if batch is None else self.contents.get(batch)
+        stream = None if batch is None else self.state.batches[batch].stream
+        batch_of = None
+        if self._is_of_batch(number, entry):
+            batch_of = "" if content is None or not content.indices else f"of samples {few(content.indices)}"
+        item = None if stream is None else self._item(self.streams[stream], entry)
+        again = stream is not None and self.state.is_lost_again(stream, item, strikes)
+        return telling.Scene(number, self._named(entry), batch_of, self._path_of(entry), stream, item, again, self.options.forgives)
+
+    def _item(self, start: StreamStart, entry: Entry) -> int | None:
+        """Which one a stream cannot be led past; None where a new iterator goes on with whatever comes."""
+        if start.past.state is None and not start.replay:
             return None
+        return entry.index if entry.stage is Stage.FETCH and isinstance(entry.index, int) else start.past.samples
+
+    def _blamed(self, scene: telling.Scene, failure: Failure, *, final: bool = False, strikes: int = STRIKES) -> WorkerGone:
+        row = WHOLE_BATCH if scene.batch_of is not None else scene.entry.row
+        return WorkerGone(scene.worker, scene.entry.task, row, failure, final, strikes, scene.item)
+
+    def _was_at(self, entry: Entry) -> str:
+        return telling.was_at(self._named(entry), self._path_of(entry))
+
+    def _named(self, entry: Entry) -> Entry:
+        """The item of a stream is named with it."""
         number = self.state.batch_of(entry.task)
-        content = None if number is None else self.contents.get(number)
-        return "of a stream" if content is None or not content.indices else f"of samples {few(content.indices)}"
+        stream = None if number is None else self.state.batches[number].stream
+        return entry if stream is None else replace(entry, index=f"{entry.index} of stream {stream}")
 
     def _check_deadlines(self) -> None:
         now_s = time.monotonic()
@@ -731,11 +756,9 @@ class Pool:
         entry = look.entry
         if entry.stage not in (Stage.FETCH, Stage.COLLATE, Stage.WRITE):
             return WorkerGone(number)
-        whole = self._is_of_batch(number, entry)
-        samples = self._samples_of(entry, whole)
-        stuck_s, limit_s = now_s - look.since_s, self.options.sample_timeout_s
-        failure = telling.sample_overdue(number, worker, entry, samples, self._path_of(entry), stuck_s, limit_s, self.options.forgives)
-        return WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, strikes=STRIKES + 1)
+        scene = self._scene(number, entry, STRIKES + 1)
+        failure = telling.sample_overdue(scene, worker, now_s - look.since_s, self.options.sample_timeout_s)
+        return self._blamed(scene, failure, strikes=STRIKES + 1)
 
     def _leave_fork(self, number: int, worker: WorkerProcess) -> None:
         text = (
@@ -757,12 +780,10 @@ class Pool:
         if entry.stage in (Stage.STARTING, Stage.INITIALISING):
             self._tell(Happening.DEADLINE, f"worker {number} (pid {worker.pid}) did not start within {stuck_s:.1f} s\n{where_is(worker)}")
         else:
-            whole = self._is_of_batch(number, entry)
-            samples, path = self._samples_of(entry, whole), self._path_of(entry)
-            limit_s, forgives = self.options.sample_timeout_s, self.options.forgives
-            failure = telling.sample_overdue(number, worker, entry, samples, path, stuck_s, limit_s, forgives)
+            scene = self._scene(number, entry, STRIKES)
+            failure = telling.sample_overdue(scene, worker, stuck_s, self.options.sample_timeout_s)
             self._tell(Happening.DEADLINE, failure.message)
-            self._blame[number] = WorkerGone(number, entry.task, WHOLE_BATCH if whole else entry.row, failure, final=True)
+            self._blame[number] = self._blamed(scene, failure, final=True)
         self._kill(number, worker)
 
     def _give_up(self, number: int) -> None:
@@ -801,7 +822,7 @@ class Pool:
         """What everybody is doing, for a stall report or a timeout."""
         now_s = time.monotonic()
         seen = [
-            (worker, look.entry, now_s - look.since_s, self._path_of(look.entry))
+            (worker, self._named(look.entry), now_s - look.since_s, self._path_of(look.entry))
             for number, worker in enumerate(self.crew.workers)
             if worker is not None
             for look in [self._watch.look(number, now_s)]

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 from antifreeze.channel.channel import Channel, channel_pair
 from antifreeze.channel.messages import Message, Stop, Welcome
 from antifreeze.errors import WorkerStartFailed
-from antifreeze.linux import on_fork, resource
+from antifreeze.linux import interrupt_soon, on_fork, resource
 from antifreeze.slots.ring import mark_own_fork
 from antifreeze.supervisor.clean_server import PickledSpecs, clean_server, cloudpickle_dumps
 from antifreeze.supervisor.unpicklable import name_culprit
@@ -299,8 +299,9 @@ def _end_kindly(left: list[WorkerProcess]) -> list[WorkerProcess]:
 
 
 @contextmanager
-def interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C while workers are ended waits for that, a second at most. A first one is delivered then; a second changes nothing."""
+def interrupts_held_back(unheard: bool = False) -> Iterator[None]:
+    """Ctrl-C while workers are ended waits for that, a second at most. A first one is delivered then (a moment later where an exception
+    raised here would be `unheard`); a second changes nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -316,7 +317,7 @@ def interrupts_held_back() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
         if pressed and not interrupted:
-            signal.raise_signal(signal.SIGINT)
+            interrupt_soon() if unheard else signal.raise_signal(signal.SIGINT)
 
 
 def _wait_gone(workers: list[WorkerProcess], limit_s: float) -> list[WorkerProcess]:

@@ -12,6 +12,7 @@
 5. Where not a row but what was done to all rows of a task together ended the worker, the task is given out again to be tried
    singly: each sample alone first, so that the guilty one is known by its row. Only a task that ends its worker again, though
    each of its samples alone did not, is an error of the whole batch.
+   A stream cannot be led past the item at which its worker ends again and again: it comes to its end before that one.
 6. A late task may be run a second time (hedging.py): its batch is resolved by whichever is done first, and what the other one may
    still write to is free when that one has ended.
 7. Workers come and go while tasks are under way: who retires ends what it has begun, and what it has not begun goes to others; its
@@ -20,7 +21,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -78,6 +79,8 @@ class Batch:
     strikes: dict[int, int] = field(default_factory=dict)
     discarded: bool = False
     short_by: int = 0  # rows at its end that went to earlier batches
+    left_out: list[Any] = field(default_factory=list)  # bad items of its stream, which it came without
+    stops_with: Any = None  # what ended its stream
     must_reload: bool = False  # its good rows are not all in the slot
     singly: bool = False  # all its rows together ended a worker: from now on each is tried alone first
     elsewhere: list[Piece] = field(default_factory=list)  # rows that a hedge was first to load
@@ -167,9 +170,16 @@ class RowFailed:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    task: int
+    failure: Any
+
+
+@dataclass(frozen=True)
 class WorkerGone:
     """A worker has ended and is reaped. `row` of `task` is suspected unless None; `failure` says what to report if it is bad,
-    `final` that it is bad already (its deadline passed), `strikes` how many such ends make it bad otherwise."""
+    `final` that it is bad already (its deadline passed), `strikes` how many such ends make it bad otherwise.
+    `item`: of a stream, the one that it cannot be led past."""
 
     worker: int
     task: int | None = None
@@ -177,6 +187,7 @@ class WorkerGone:
     failure: Any = None
     final: bool = False
     strikes: int = STRIKES
+    item: int | None = None
 
 
 @dataclass(frozen=True)
@@ -190,7 +201,7 @@ class TakenBack:
     tasks: tuple[int, ...]
 
 
-Event = TaskEnded | RowFailed | WorkerGone | WorkerBack | TakenBack
+Event = TaskEnded | RowFailed | LeftOut | WorkerGone | WorkerBack | TakenBack
 
 
 class PoolState:
@@ -199,6 +210,9 @@ class PoolState:
         self.forgive = forgive
         self.batches: dict[int, Batch] = {}
         self.backlog: deque[Task] = deque()
+        self.stops: dict[int, int] = {}
+        """Streams that cannot go on, and the item before which each comes to its end."""
+        self._lost_at: Counter[tuple[int, int]] = Counter()  # (stream, item)
         self._tasks: dict[int, tuple[Task, int | None]] = {}  # open tasks, and whose they are
         self._races = Races()
         self._next_task = 0
@@ -257,6 +271,8 @@ class PoolState:
         for task in list(self.backlog):
             actions += self._drop(task)
         self.backlog.clear()
+        self.stops.clear()
+        self._lost_at.clear()
         for batch in list(self.batches.values()):
             batch.discarded = True
             actions += self._resolve_if_done(batch)
@@ -393,6 +409,10 @@ class PoolState:
             return self._task_ended(event)
         if isinstance(event, RowFailed):
             return self._row_failed(event)
+        if isinstance(event, LeftOut):
+            if event.task in self._tasks:
+                self.batches[self._tasks[event.task][0].batch].left_out.append(event.failure)
+            return []
         if isinstance(event, WorkerGone):
             return self._worker_gone(event)
         if isinstance(event, WorkerBack):
@@ -510,6 +530,7 @@ class PoolState:
         batch, hedge = self.batches[task.batch], self._races.hedge_of(task.number)
         if batch.discarded:
             return self._drop(task)
+        batch.left_out.clear()  # they will be met again
         suspect = self._strike(task, event)
         if hedge is not None:
             self._put_hedge_in_place_of(task, hedge)
@@ -534,6 +555,9 @@ class PoolState:
         batch = self.batches[task.batch]
         del self._tasks[task.number]
         batch.open_tasks.discard(task.number)
+        if batch.stream is not None:
+            self._retry_stream(batch, batch.stream, task, row, event)
+            return
         bad = event.final or batch.strikes[row] >= event.strikes
         if row == WHOLE_BATCH and self._may_try_singly(batch, task, event):
             batch.singly, bad = True, False
@@ -553,7 +577,23 @@ class PoolState:
     def _may_try_singly(self, batch: Batch, task: Task, event: WorkerGone) -> bool:
         """Whether it is still to be found out which sample of the task is guilty. A deadline that passed is not waited for a second
         time where the first bad sample is an error anyway."""
-        return not task.singly and task.rows > 1 and batch.stream is None and (self.forgive or not event.final)
+        return not task.singly and task.rows > 1 and (self.forgive or not event.final)
+
+    def is_lost_again(self, stream: int, item: int | None, strikes: int) -> bool:
+        """Whether a stream that is lost at this item now cannot go on."""
+        return item is not None and self._lost_at[stream, item] + 1 >= strikes
+
+    def _retry_stream(self, batch: Batch, stream: int, task: Task, row: int, event: WorkerGone) -> None:
+        """Once more, up to that item where it is lost there again: what comes before it is not lost with it. (A deadline that passed
+        once is an error at once where nothing is forgiven; the loop may go on, and the stream with it.)"""
+        if event.item is not None and self.is_lost_again(stream, event.item, event.strikes):
+            self.stops[stream], batch.stops_with = event.item, event.failure
+        elif (event.final and not self.forgive) or (event.item is None and batch.strikes[row] >= event.strikes):
+            batch.errors[row] = event.failure
+        if event.item is not None:
+            self._lost_at[stream, event.item] += 1
+        if not batch.errors:
+            self._add_task(batch, task.first_row, task.rows, whole=task.whole, worker=task.worker, first=True)
 
     def _taken_back(self, event: TakenBack) -> list[Action]:
         return [*self.take_back_to_backlog(event), *self._assign()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 from antifreeze.errors import SampleLost, SampleTimeout
 from antifreeze.events import Story
@@ -15,34 +16,72 @@ from antifreeze.worker.failure import Failure
 from antifreeze.worker.journal import Entry, Stage
 
 
-def sample_lost(number: int, entry: Entry, batch_of: str | None, path: str | None, how: str, forgives: bool) -> Failure:
-    """A worker ended while it was at this sample, or at a batch (`batch_of` its samples)."""
-    whole = batch_of is not None
-    what = f"at batch {entry.batch} ({entry.stage.name.lower()}) {batch_of}" if whole else f"loading {_sample(entry, path)}"
-    text = (
-        f"worker {number} {how} while {what}, and so did the worker before it\n"
-        f"  what to do: {_way_on(entry, whole, forgives)}; the line above says what ended the process"
-    )
-    return _failure(SampleLost, text, number, entry, whole)
+@dataclass(frozen=True)
+class Scene:
+    """Where a worker was. `batch_of`: the samples, where not one of them but what was done to all of them is at fault; `item`: the one
+    that `stream` cannot be led past, which ends it where it is lost there `again`."""
+
+    worker: int
+    entry: Entry
+    batch_of: str | None
+    path: str | None
+    stream: int | None
+    item: int | None
+    again: bool
+    forgives: bool
+
+    @property
+    def what(self) -> str:
+        if self.batch_of is None or (self.stream is not None and self.entry.stage is Stage.FETCH):
+            return _sample(self.entry, self.path)
+        batch_of = self.batch_of if self.stream is None else f"of stream {self.stream}"
+        return f"batch {self.entry.batch} ({self.entry.stage.name.lower()}) {batch_of}"
+
+    def way_on(self) -> str:
+        if self.again:
+            return "without this sample nothing after it can be had: a stream cannot be led past one without loading it"
+        if self.stream is not None:
+            return "a loop that catches this goes on, and the stream with it"
+        if self.batch_of is None:
+            return 'on_bad_sample="skip" goes on without the sample'
+        if self.forgives or self.entry.stage is not Stage.FETCH:
+            return (
+                "no sample of it alone can be blamed, so on_bad_sample does not apply; a loop that catches this goes on with the next batch"
+            )
+        return 'on_bad_sample="skip" tries its samples one by one and goes on without the guilty one'
+
+    def failure(self, kind: type[BaseException], lines: list[str]) -> Failure:
+        ends = f"stream {self.stream} ends here, after {self.item:,} samples" if self.again else ""
+        index = self.entry.index if self.stream is None else f"{self.item} of stream {self.stream}"
+        return Failure.without_traceback(
+            kind,
+            "\n".join([*lines[:1], *([f"  {ends}"] if ends else []), *lines[1:]]),
+            stage=self.entry.stage.name.lower(),
+            worker=self.worker,
+            index=index if self.batch_of is None or self.item is not None else None,
+            row=None if self.batch_of is not None else self.entry.row,
+            position=None,
+            explanation=ends,
+            ends_stream=self.again,
+        )
 
 
-def sample_overdue(
-    number: int,
-    worker: WorkerProcess,
-    entry: Entry,
-    batch_of: str | None,
-    path: str | None,
-    stuck_s: float,
-    limit_s: float | None,
-    forgives: bool,
-) -> Failure:
-    whole = batch_of is not None
-    what = f"batch {entry.batch} ({entry.stage.name.lower()}) {batch_of}" if whole else _sample(entry, path)
-    text = (
-        f"{what} took longer than {stuck_s:.1f} s in worker {number} (pid {worker.pid}), so the worker was ended\n{where_is(worker)}\n"
-        f"  what to do: {_way_on(entry, whole, forgives)}; sample_timeout_s={limit_s} is the limit"
-    )
-    return _failure(SampleTimeout, text, number, entry, whole)
+def sample_lost(scene: Scene, how: str) -> Failure:
+    """A worker ended while it was at this sample, or at a batch."""
+    lines = [
+        f"worker {scene.worker} {how} while loading {scene.what}, and so did the worker before it",
+        f"  what to do: {scene.way_on()}; the line above says what ended the process",
+    ]
+    return scene.failure(SampleLost, lines)
+
+
+def sample_overdue(scene: Scene, worker: WorkerProcess, stuck_s: float, limit_s: float | None) -> Failure:
+    lines = [
+        f"{scene.what} took longer than {stuck_s:.1f} s in worker {scene.worker} (pid {worker.pid}), so the worker was ended",
+        where_is(worker),
+        f"  what to do: {scene.way_on()}; sample_timeout_s={limit_s} is the limit",
+    ]
+    return scene.failure(SampleTimeout, lines)
 
 
 def was_at(entry: Entry, path: str | None) -> str:
@@ -63,12 +102,12 @@ def memory_at_end(peak_bytes: int | None, own_bytes: int | None) -> str:
 
 def stream_goes_on(start: StreamStart) -> str:
     """How a stream goes on after its worker has ended."""
-    if start.state is not None:
-        return f"stream {start.stream} goes on from the state that the data set gave after {start.skip_samples:,} samples"
+    if start.past.state is not None:
+        return f"stream {start.stream} goes on from the state that the data set gave after {start.past.samples:,} samples"
     if start.replay:
-        return f"stream {start.stream} is drawn again from its beginning, and its first {start.skip_samples:,} samples are left out"
+        return f"stream {start.stream} is drawn again from its beginning, and its first {start.past.samples:,} samples are left out"
     return (
-        f'stream {start.stream} begins anew after {start.skip_samples:,} samples (lost_stream="continue"): '
+        f'stream {start.stream} begins anew after {start.past.samples:,} samples (lost_stream="continue"): '
         "what its worker had drawn and not delivered is lost"
     )
 
@@ -113,25 +152,5 @@ def waiting(reason: str, waited_s: float, seen: list[tuple[WorkerProcess, Entry,
     return "\n".join(lines)
 
 
-def _way_on(entry: Entry, whole: bool, forgives: bool) -> str:
-    if whole and (forgives or entry.stage is not Stage.FETCH):
-        return "no sample of it alone can be blamed, so on_bad_sample does not apply; a loop that catches this goes on with the next batch"
-    if whole:
-        return 'on_bad_sample="skip" tries its samples one by one and goes on without the guilty one'
-    return 'on_bad_sample="skip" goes on without the sample'
-
-
 def _sample(entry: Entry, path: str | None) -> str:
     return f"sample {entry.index}" if path is None else f"sample {entry.index} ({path})"
-
-
-def _failure(kind: type[BaseException], text: str, number: int, entry: Entry, whole: bool) -> Failure:
-    return Failure.without_traceback(
-        kind,
-        text,
-        stage=entry.stage.name.lower(),
-        worker=number,
-        index=None if whole else entry.index,
-        row=None if whole else entry.row,
-        position=None,
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from antifreeze.plan.stream_plan import StreamProgress
 from antifreeze.supervisor.memory import MemoryWatch
 
 
@@ -37,6 +38,7 @@ class Costs:
     blocked_s: float = 0.0  # the parent's: in next(), with nothing to do but wait for workers
     hedges: int = 0
     streams_continued: int = 0
+    streams_ended: int = 0  # before their end
     memory: MemoryWatch = field(default_factory=MemoryWatch)
 
     def add(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int, cpu_ns: int, queued_ns: int = 0) -> None:
@@ -58,9 +60,13 @@ class StreamStart:
 
     stream: int
     streams: int
-    skip_samples: int = 0
+    past: StreamProgress
     batch_rows: int = 1
-    state: bytes | None = None
     replay: bool = True  # draw again what was delivered, where there is no state to go on from
     worker: int = 0
     finished_batches: dict[int, tuple[int, bytes | None, bool]] = field(default_factory=dict)
+
+    def advanced(self, batch: int, drawn: int, state: bytes | None, ended: bool) -> None:
+        """Its worker has done a batch, which is delivered when its turn comes."""
+        self.past = self.past.after(drawn, state, ended, self.batch_rows)
+        self.finished_batches[batch] = (drawn, state, ended)

@@ -28,6 +28,7 @@ class Failure:
     position: int | None
     worker: int | None
     explanation: str = ""
+    ends_stream: bool = False  # what the stream had after this is lost with it
 
     @classmethod
     def of(
@@ -58,7 +59,17 @@ class Failure:
 
     @classmethod
     def without_traceback(
-        cls, kind: type[BaseException], text: str, *, stage: str, worker: int | None, index: Any, row: int | None, position: int | None
+        cls,
+        kind: type[BaseException],
+        text: str,
+        *,
+        stage: str,
+        worker: int | None,
+        index: Any,
+        row: int | None,
+        position: int | None,
+        explanation: str = "",
+        ends_stream: bool = False,
     ) -> Failure:
         """For what happened to a worker rather than in its code."""
         return cls(
@@ -72,13 +83,16 @@ class Failure:
             row=row,
             position=position,
             worker=worker,
+            explanation=explanation,
+            ends_stream=ends_stream,
         )
 
     def describe(self) -> str:
         """One line: which sample, what, where."""
         sample = f"sample {self.index}" if self.index is not None else "a batch"
         first_line = self.message.partition("\n")[0]
-        return f"{sample}: {self.type_name.rpartition('.')[2]}: {first_line} (in {self.stage})"
+        more = f"; {self.explanation}" if self.ends_stream else ""
+        return f"{sample}: {self.type_name.rpartition('.')[2]}: {first_line} (in {self.stage}){more}"
 
     def to_exception(self) -> BaseException:
         """The data set's own exception type where it can be had, with the worker's traceback in its text."""

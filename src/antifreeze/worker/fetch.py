@@ -108,6 +108,7 @@ class FetchConfig:
     drop_last: bool
     forgive: bool
     worker: int | None
+    fill: bool = True  # a stream's next sample takes the place of one that is left out
 
 
 class SampleMaker:
@@ -621,10 +622,7 @@ class _NoRows(Exception):
 
 
 def none_error(which: str) -> BadSample:
-    return BadSample(
-        f"{which} is None, which is no sample; "
-        'return one, raise an exception (on_bad_sample decides), or use a collate_fn that knows None under on_bad_sample="raise"'
-    )
+    return BadSample(f'{which} is None, which is no sample; only a collate_fn of your own, under on_bad_sample="raise", gets to see it')
 
 
 def fetches_many(dataset: Any) -> bool:

@@ -32,6 +32,7 @@ from antifreeze.channel.channel import Channel
 from antifreeze.channel.messages import (
     WITH_OFFSETS,
     Bounced,
+    ItemLeftOut,
     LayoutFound,
     Message,
     NewEpoch,
@@ -84,6 +85,7 @@ class WorkerSpec:
     epoch: int
     shared_seed: int | None
     forgive: bool
+    fill: bool
     limit_bytes: int | None
     limit_name: str
 
@@ -124,8 +126,9 @@ class _Worker:
         self._dataset = seed_datapipe(spec.dataset, spec.shared_seed)
         self._seeds = SampleSeeds(spec.base_seed, spec.epoch, generators := global_generators())
         self._generators = generators
-        self._config = FetchConfig(spec.collate_fn, spec.auto_collation, spec.drop_last, spec.forgive, spec.worker_id)
-        self._maker = SampleMaker(self._config, SlotWriter(arena, spec.limit_bytes, spec.limit_name), journal)
+        self._config = FetchConfig(spec.collate_fn, spec.auto_collation, spec.drop_last, spec.forgive, spec.worker_id, spec.fill)
+        self._writer = SlotWriter(arena, spec.limit_bytes, spec.limit_name)
+        self._maker = SampleMaker(self._config, self._writer, journal)
         self._fetcher: MapFetcher | StreamFetcher | None = None
         self._init_failure: Failure | None = None
         self._known_layouts: set[int] = set()
@@ -192,19 +195,25 @@ class _Worker:
         self._journal.stage(Stage.INITIALISING)
         try:
             replay, alone = bool(message.replay), message.streams <= self._spec.num_workers
-            self._fetcher.open(message.stream, info, message.payload or None, message.skip_samples, message.batch_rows, replay, alone)
+            self._fetcher.open(message.stream, info, pickle.loads(message.payload), message.batch_rows, replay, alone, message.stop_at)
         except Exception as error:
             self._init_failure = Failure.of(error, stage="__iter__ of the iterable data set", worker=self._spec.worker_id)
 
     def _work(self, work: Work) -> None:
         task = task_of(work)
+        self._writer.at_age(work.slot, work.slot_age)
         self._journal.begin(work.task, work.batch, time.monotonic_ns(), work.first_row, b"" if work.pickled else work.payload)
         if self._init_failure is not None:
             failure, self._init_failure = self._init_failure, None
             self._channel.send(TaskFailed(work.task, pickle.dumps(failure)))
             return
         try:
-            outcome = self._load(work, task)
+            done = False
+            try:
+                outcome = self._load(work, task)
+                done = True
+            finally:
+                self._report_stream(work, done)
         except StreamExhausted:
             self._channel.send(StreamEnded(work.task, work.stream))
             return
@@ -224,13 +233,19 @@ class _Worker:
         assert self._fetcher is not None
         return self._fetcher.load(task, self._channel.check)
 
+    def _report_stream(self, work: Work, done: bool) -> None:
+        """What was drawn for a batch, before its own message: that one makes it count. Nothing where that one says it all."""
+        if not isinstance(self._fetcher, StreamFetcher):
+            return
+        for failure in self._fetcher.take_left_out():
+            self._channel.send(ItemLeftOut(work.task, pickle.dumps(failure)))
+        stream = self._fetcher.streams[work.stream]
+        state = stream.state()
+        if state is not None or stream.ended or not done or stream.drawn != work.batch_rows:
+            self._channel.send(StreamState(work.stream, stream.drawn, int(stream.ended), state or b""))
+
     def _report(self, work: Work, outcome: Rows | Packed | Bounce) -> None:
         send, effort, began_ns = self._channel.send, self._effort, self._journal.words[Word.SINCE_NS]
-        if isinstance(self._fetcher, StreamFetcher):
-            stream = self._fetcher.streams[work.stream]
-            state = stream.state()
-            if state is not None or stream.ended:
-                send(StreamState(work.stream, int(stream.ended), state or b""))
         if isinstance(outcome, Packed):
             stages = (outcome.fetch_ns, outcome.collate_ns, outcome.write_ns)
             send(ParcelDone(work.task, outcome.rows, outcome.size_bytes, began_ns, *stages, effort.cpu_ns(), effort.queued_ns()))

@@ -19,9 +19,15 @@ class SlotWriter:
         self._columns: dict[tuple[int, int, int], list[torch.Tensor]] = {}
         self._offsets: dict[tuple[int, int], list[int]] = {}
         self._rows: dict[tuple[int, int, int, int, int], list[torch.Tensor]] = {}  # parts of columns whose pages are there
+        self._forgotten = arena.forgotten
+
+    def at_age(self, slot: int, age: int) -> None:
+        """Before a task writes to it: how often the parent has given the slot's memory back to the system."""
+        self._arena.note_age(slot, age)
 
     def columns(self, slot: int, layout: RowLayout, rows: int) -> list[torch.Tensor]:
         """The columns of a batch of `rows` rows in this slot."""
+        self._forget_what_was_discarded()
         key = (slot, layout.key, rows)
         columns = self._columns.get(key)
         if columns is None:
@@ -41,6 +47,7 @@ class SlotWriter:
 
     def rows(self, slot: int, layout: RowLayout, batch_rows: int, first: int, end: int) -> list[torch.Tensor]:
         """Rows first … end of each column, ready to be written."""
+        self._forget_what_was_discarded()
         key = (slot, layout.key, batch_rows, first, end)
         rows = self._rows.get(key)
         if rows is None:
@@ -60,6 +67,12 @@ class SlotWriter:
         room = self._room(slot, size_bytes)
         self._take_pages(slot, 0, size_bytes)
         return room
+
+    def _forget_what_was_discarded(self) -> None:
+        if self._arena.forgotten != self._forgotten:
+            self._forgotten = self._arena.forgotten
+            self._columns.clear()
+            self._rows.clear()
 
     def _take_pages(self, slot: int, begin: int, end: int) -> None:
         try:

@@ -15,6 +15,7 @@ from antifreeze.selftest.faults import (
     samplers,
     starting,
     stopping,
+    whole_batches,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "samplers",
     "starting",
     "stopping",
+    "whole_batches",
 ]

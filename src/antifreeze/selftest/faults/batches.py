@@ -199,3 +199,14 @@ def abandoned(trial: Trial) -> None:
         trial.plan(range(BATCH))
         for batch in itertools.islice(loader, 1):
             trial.got(batch)
+
+
+@fault(
+    "drop-last-with-skip",
+    "a bad sample is skipped, and drop_last forbids short batches: the last sample takes its place, and what is left is dropped",
+    "issue 3 Bad samples",
+    Expectation(said="sample 13"),
+    options={"on_bad_sample": "skip"},
+)
+def drop_last(trial: Trial) -> None:
+    trial.epoch(trial.loader(Sick(trial.folder, torn), drop_last=True), [*range(SICK), *range(SICK + 1, 20), SAMPLES - 1])

@@ -119,7 +119,7 @@ class InLmdb(Numbers):
 
     def __getitem__(self, index: int) -> Any:
         with self.environment.begin() as transaction:
-            return row(int(transaction.get(str(index).encode())))
+            return row(int(transaction.get(str(index).encode()) or -1))
 
 
 @shared(

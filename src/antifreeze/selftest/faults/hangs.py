@@ -58,6 +58,30 @@ def late_once(trial: Trial) -> None:
     trial.epoch(trial.loader(LateOnce(trial.folder)))
 
 
+def late_and(name: str, what: str, then: Callable[[], None]) -> None:
+    """Some samples are late the first time; who was late is done after the second run, while the loop is still at it."""
+
+    class Late(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            if index in (SICK, 31, 52) and first_time(self.folder, str(index)):
+                time.sleep(0.5)
+                then()
+            time.sleep(0.01)
+            return row(index)
+
+    def program(trial: Trial) -> None:
+        trial.epoch(trial.loader(Late(trial.folder, 120)), range(120))
+
+    fault(name, what, "issue 3 Stragglers", options={"hedge": True})(program)
+
+
+late_and("hedge-loser-comes-late", "a late sample is run a second time, and the first run ends too, later", lambda: None)
+late_and("hedge-loser-dies", "a late sample is run a second time, and the first run's worker dies, later", lambda: os._exit(3))
+late_and(
+    "hedge-loser-raises", "a late sample is run a second time, and the first run raises, later", lambda: (_ for _ in ()).throw(OSError)
+)
+
+
 @hang("swallows-everything", "never returns, and catches every exception raised into it", "F2", cause="swallows_everything")
 def swallows_everything(_: Path) -> None:
     while True:

@@ -6,10 +6,11 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from antifreeze.selftest.fault import BATCH, SAMPLES, SICK, Expectation, Outcome, fault
@@ -279,3 +280,78 @@ class NoneInStream(Stream):
 @fault("iterable-yields-none", "a stream yields None", "B2, torchtitan#1290", Expectation((Outcome.ERROR,), "BadSample|TypeError", "None"))
 def yields_none(trial: Trial) -> None:
     trial.epoch(trial.loader(NoneInStream(trial.folder)))
+
+
+class GoesOn:
+    """An iterator that can be asked for more after it raised."""
+
+    def __init__(self, crime: Callable[[], Any]) -> None:
+        self.crime = crime
+        self.number = -1
+
+    def __iter__(self) -> GoesOn:
+        return self
+
+    def __next__(self) -> Any:
+        self.number += 1
+        if self.number >= SAMPLES:
+            raise StopIteration
+        return self.crime() if self.number == SICK else row(self.number)
+
+
+class OneStream(Stream):
+    def __init__(self, folder: Path, crime: Callable[[], Any]) -> None:
+        super().__init__(folder)
+        self.crime = crime
+
+    def __iter__(self) -> Iterator[Any]:
+        return GoesOn(self.crime)
+
+
+def torn() -> Any:
+    raise ValueError("the stream is torn")
+
+
+def killed() -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def asleep() -> Any:
+    time.sleep(3600)
+
+
+def left_out(name: str, what: str, error: str, cause: str, crime: Callable[[], Any]) -> None:
+    """Confined to one item: with skip, exactly that one is missing."""
+
+    def program(trial: Trial) -> None:
+        trial.epoch(trial.loader(OneStream(trial.folder, crime), num_workers=1))
+
+    fault(name, what, "issue 3 Bad samples", Expectation((Outcome.ERROR,), error, cause), confined=True)(program)
+
+
+left_out("iterator-gives-none", "an iterator gives None once, and goes on", "TypeError", "None", lambda: None)
+left_out("iterator-raises-once", "an iterator raises once, and goes on", "ValueError", "stream is torn", torn)
+left_out(
+    "iterator-gives-another-shape", "an iterator gives a sample of another shape once", "RuntimeError", "size|shape", lambda: torch.zeros(9)
+)
+
+
+def ended(name: str, what: str, dataset: Callable[[Path], Any]) -> None:
+    """Nothing after the item can be had: all before it comes, and the end is said."""
+
+    def program(trial: Trial) -> None:
+        trial.epoch(trial.loader(dataset(trial.folder), num_workers=1), range(SICK))
+
+    said = r"sample 13 of stream 0.*(stream 0 is\s+lost|stream 0 ends\s+here)"
+    fault(name, what, "issue 3 Deaths", Expectation(said=said), options={"on_bad_sample": "skip", **SOON})(program)
+
+
+class GeneratorRaises(Stream):
+    def before(self, number: int) -> None:
+        if number == SICK:
+            torn()
+
+
+ended("generator-raises-with-skip", 'a generator raises, so that it cannot go on, with on_bad_sample="skip"', GeneratorRaises)
+ended("iterator-kills-with-skip", 'an item kills every worker, with on_bad_sample="skip"', lambda folder: OneStream(folder, killed))
+ended("iterator-hangs-with-skip", 'an item hangs in every worker, with on_bad_sample="skip"', lambda folder: OneStream(folder, asleep))

@@ -104,6 +104,24 @@ def ctrl_c_twice(trial: Trial) -> None:
     trial.epoch(trial.loader(BlocksDeaf(trial.folder)))
 
 
+@fault(
+    "ctrl-c-while-stopping",
+    "the loop has broken off, and Ctrl-C comes while workers that hang and ignore SIGTERM are ended",
+    "issue 3 Stopping",
+    INTERRUPTED,
+    uncaught=True,
+)
+def ctrl_c_stopping(trial: Trial) -> None:
+    trial.plan(range(8))
+    for batch in trial.loader(BlocksDeaf(trial.folder)):
+        trial.got(batch)
+        if int(batch[0, 0]) >= 4:
+            time.sleep(0.5)  # until both workers hang
+            trial.ask_signal(signal.SIGINT, 0.3, group=True)
+            break
+    time.sleep(5)
+
+
 @fault("ctrl-c-without-group", "SIGINT to the parent alone, as a notebook sends it", "FIELD 1.30", INTERRUPTED, uncaught=True)
 def ctrl_c_alone(trial: Trial) -> None:
     trial.ask_signal(signal.SIGINT, 0.7)
