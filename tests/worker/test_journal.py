@@ -63,3 +63,13 @@ def test_rows_do_not_touch_each_other(journal: Journal) -> None:
     for number in range(3):
         journal.row(number).begin(number, 0, 0, 0, listed(*[number] * 5000))
     assert [journal.row(number).read().index for number in range(3)] == [0, 1, 2]
+
+
+def test_a_row_that_somebody_still_holds_does_not_keep_a_journal_from_closing() -> None:
+    """As the traceback of an interrupt does, that came while a row was being read."""
+    journal = Journal.create(2)
+    row = journal.row(1)
+    journal.close()
+    assert journal.descriptor == -1
+    assert row.read().samples == 0
+    journal.close()

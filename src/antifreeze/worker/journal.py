@@ -98,10 +98,13 @@ class Journal:
     def close(self) -> None:
         """May be called twice."""
         if self.descriptor >= 0:
-            self.words.release()
-            self._map.close()
             os.close(self.descriptor)
             self.descriptor = -1
+            self.words.release()
+            try:
+                self._map.close()
+            except BufferError:
+                pass  # somebody still holds a row (an interrupt's traceback, say): the mapping goes with it
 
 
 class JournalRow:
