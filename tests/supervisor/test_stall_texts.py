@@ -95,3 +95,12 @@ def test_a_stream_that_raises_says_what_is_lost_and_that_it_is_over(num_workers:
         assert "batch 1 of stream 0" in said
         assert "2 samples" in said
         assert "stream 0 ends here" in said
+
+
+def test_a_fresh_process_is_neither_ended_by_a_stall_report_nor_by_a_samples_deadline(capfd: pytest.CaptureFixture[str]) -> None:
+    """Before it has imported torch it has no handler that would tell its stacks: asked for them by a signal, it would end."""
+    numbers = torch.arange(BATCH)
+    with DataLoader(numbers, BATCH, num_workers=1, multiprocessing_context="spawn", stall_report_s=0.1, sample_timeout_s=0.2) as loader:
+        assert [batch.tolist() for batch in loader] == [numbers.tolist()]
+        assert loader.report().restarts == 0
+    assert "has been starting" in capfd.readouterr().err

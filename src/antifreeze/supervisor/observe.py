@@ -34,6 +34,15 @@ def process_state(pid: int) -> str:
         return "?"
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether the process has a handler for this signal: otherwise it might end it."""
+    try:
+        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except OSError:
+        return False
+    return caught is not None and bool(int(caught.group(1), 16) >> (number - 1) & 1)
+
+
 def system_call(pid: int) -> str | None:
     """The system call it is in, with the file behind its descriptor; None while it computes."""
     try:

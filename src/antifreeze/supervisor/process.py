@@ -34,6 +34,7 @@ from antifreeze.errors import WorkerStartFailed
 from antifreeze.linux import interrupt_soon, on_fork, resource
 from antifreeze.slots.ring import mark_own_fork
 from antifreeze.supervisor.clean_server import PickledSpecs, clean_server, cloudpickle_dumps
+from antifreeze.supervisor.observe import catches
 from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.worker.main import STACK_SIGNAL, WorkerSpec, run_worker
 
@@ -251,7 +252,9 @@ class WorkerProcess:
 
     def stacks(self, limit_s: float = 0.3) -> str:
         """The Python stacks of all its threads, written by a signal handler in C: it needs neither the worker's help nor its GIL.
-        Empty where the process cannot run at all."""
+        Empty where the process cannot run at all, or is not yet as far as to have that handler."""
+        if not catches(self.pid, STACK_SIGNAL):
+            return ""
         os.ftruncate(self._stacks, 0)
         os.lseek(self._stacks, 0, os.SEEK_SET)
         self._signal(STACK_SIGNAL)

@@ -16,6 +16,9 @@ from antifreeze.worker.journal import Entry, Journal, Stage
 HONEST_FACTOR = 10
 STOPPED_S = 1.0
 INHERITED_LOCK_S = 5.0
+STARTING_S = 60.0
+"""What a process may need at least before it is one of ours: a fresh interpreter imports torch and whatever the data set needs."""
+
 _MOST_FRAMES = 12
 _MOST_OTHERS = 6
 _MOST_FRAMES_OF_OTHERS = 4
@@ -54,6 +57,8 @@ class Watch:
         if sample_timeout_s is None or look.entry.stage not in _BUSY:
             return False
         limit_s = max(sample_timeout_s, HONEST_FACTOR * self.slowest_sample_s)
+        if look.entry.stage is Stage.STARTING:
+            limit_s = max(limit_s, STARTING_S)
         return now_s - look.since_s > limit_s * max(1, samples_per_step)
 
     def stuck_in_inherited_lock(self, worker: WorkerProcess, look: Look, now_s: float) -> bool:
@@ -99,7 +104,7 @@ def _interesting(stacks: str) -> list[str]:
         else:
             threads[-1].append(line.rstrip())
     if not threads:
-        return ["its Python stack could not be had: the process does not run"]
+        return ["its Python stack could not be had: the process does not run, or has only just started"]
     loads = next((thread for thread in threads if any(map(_is_ours, thread))), threads[-1])
     ours = next((at for at, line in enumerate(loads) if _is_ours(line)), len(loads))
     lines = loads[: max(ours, 2)][:_MOST_FRAMES]
