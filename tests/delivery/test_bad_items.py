@@ -210,6 +210,21 @@ def test_after_a_policy_that_raises_nothing_else_is_missing(num_workers: int) ->
         assert "1 skipped, 1 raised" in str(loader.report())
 
 
+def fails(index: Any, error: BaseException) -> str:
+    raise KeyError("no policy for it")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_after_a_policy_that_fails_the_item_is_named_and_nothing_else_is_missing(num_workers: int) -> None:
+    with DataLoader(Stream({BAD: "raise"}), BATCH, num_workers=num_workers, on_bad_sample=fails) as loader:
+        batches, (error,) = carrying_on(loader)
+        assert [record.failure.index for record in loader.report().raised] == [f"{BAD} of stream 0"]
+    assert isinstance(error, KeyError)
+    assert [number for batch in batches for number in batch] == REST
+    if hasattr(error, "__notes__"):
+        assert f"sample {BAD} of stream 0" in "".join(error.__notes__)
+
+
 class Shuffled(Stream):
     """What comes depends on every random number before: drawn again in another way, it would be seen."""
 

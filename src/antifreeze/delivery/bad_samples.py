@@ -67,21 +67,34 @@ class BadSampleDesk:
 
     def decide(self, failure: Failure, index: Any, *, epoch: int, batch: int, seed: int, samples: int | None) -> OnBadSample:
         """Raises TooManyBadSamples past the limit; RAISE means: raise the failure itself."""
-        choice = self._options.on_bad_sample
-        if not isinstance(choice, OnBadSample):
-            answer = choice(index, failure.to_exception())
-            try:
-                choice = OnBadSample(answer)
-            except ValueError:
-                raise OptionError(
-                    f'on_bad_sample returned {answer!r} for sample {shown(index)}; expected "raise", "skip" or "replace"'
-                ) from None
+        try:
+            choice = self._choose(failure, index)
+        except Exception as error:  # the user's own policy failed: what it was about is known all the same
+            self.note_raised(failure, index, epoch=epoch, batch=batch, seed=seed)
+            _add_note(error, failure)
+            raise
         if choice is not OnBadSample.RAISE:  # else whoever raises it notes it
             record = BadSampleRecord(epoch, batch, failure, choice, seed, path_of(self._dataset, index))
             self._write(record)
             self.records.append(record)
-            self._check_limit(epoch, samples)
+            try:
+                self._check_limit(epoch, samples)
+            except TooManyBadSamples as error:
+                _add_note(error, failure)
+                raise
         return choice
+
+    def _choose(self, failure: Failure, index: Any) -> OnBadSample:
+        choice = self._options.on_bad_sample
+        if isinstance(choice, OnBadSample):
+            return choice
+        answer = choice(index, failure.to_exception())
+        try:
+            return OnBadSample(answer)
+        except ValueError:
+            raise OptionError(
+                f'on_bad_sample returned {answer!r} for sample {shown(index)}; expected "raise", "skip" or "replace"'
+            ) from None
 
     def note_raised(self, failure: Failure, index: Any, *, epoch: int, batch: int, seed: int) -> None:
         """A bad sample (or batch) that is about to be raised: for the file and the report, not for the count."""
@@ -114,6 +127,11 @@ class BadSampleDesk:
             raise TooManyBadSamples(
                 f"{count} bad samples in epoch {epoch}, and max_bad_samples={limit} allows {allowed}; the last ones:\n{lines}"
             )
+
+
+def _add_note(error: Exception, failure: Failure) -> None:
+    if hasattr(error, "add_note"):
+        error.add_note(f"antifreeze: this was about {failure.describe()}")
 
 
 def save_dataset(dataset: Any, path: str) -> None:

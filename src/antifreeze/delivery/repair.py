@@ -67,7 +67,6 @@ class Repair:
                     samples=length_of(self._dataset),
                 )
             except Exception as error:
-                _add_note(error, f"this was about {failure.describe()}")
                 _add_note(error, f"batch {flight.planned.number} is not delivered: samples {few(content.indices)}")
                 self._skip(batch)
                 raise
