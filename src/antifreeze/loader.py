@@ -6,7 +6,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,20 +14,25 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from antifreeze import choices
+from antifreeze.delivery.autopilot import Autopilot
 from antifreeze.delivery.iterator import LoaderIterator
 from antifreeze.delivery.ledger import Ledger
+from antifreeze.delivery.likeness import likeness
 from antifreeze.delivery.position import Cursor, check_fits, fresh_state
 from antifreeze.delivery.ranks import Ranks, made_at, watch_ranks
 from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import OptionError, StateMismatch
-from antifreeze.linux import missing
+from antifreeze.linux import missing, resource
 from antifreeze.options import OWN_DEFAULTS, Options
 from antifreeze.plan.randomness import own_generators, set_generator_states
 from antifreeze.report import Report
 from antifreeze.slots.ring import Ring
-from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader
+from antifreeze.supervisor.crew import Crew
+from antifreeze.supervisor.pool import Pool
+from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader, is_datapipe, is_iterable_kind
 from antifreeze.tuning.cores import auto_workers, rank_cores, usable_cores
+from antifreeze.tuning.decide import INLINE, MOST_WORKERS, Kind, Limits, Setting
 
 _T_co = TypeVar("_T_co", covariant=True)
 _warned_of_platform = False
@@ -119,6 +124,9 @@ class DataLoader(TorchDataLoader[_T_co]):
         self._made_at = made_at()
         self._ranks: Ranks | None = None
         self._spare_ring: Ring | None = None
+        self._is_auto = False
+        self._pilot: Autopilot | None = None
+        self._parked: _Parked | None = None
         self._resume_state: dict[str, Any] | None = None
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
         self._cursor: Cursor | None = None
@@ -141,6 +149,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             "in_order": in_order,
         }
         torch_arguments = chosen.with_workers(torch_arguments, isinstance(dataset, IterableDataset))
+        self._is_auto = torch_arguments["num_workers"] == "auto"
         torch_arguments["num_workers"] = _count_workers(torch_arguments["num_workers"])
         super().__init__(dataset, **{name: value for name, value in torch_arguments.items() if name in TORCH_ARGUMENTS})
         self.in_order = in_order
@@ -152,7 +161,7 @@ class DataLoader(TorchDataLoader[_T_co]):
     def _get_iterator(self) -> Any:
         if not _platform_allows():
             return super()._get_iterator()
-        if self.num_workers:
+        if self.num_workers and not self._is_auto:
             self.check_worker_number_rationality()
         iterator = LoaderIterator(self)
         self._open.add(iterator)
@@ -177,6 +186,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             iterator.close()
         self._open.clear()
         self._iterator = None
+        self._end_parked()
         if self._spare_ring is not None:
             self._spare_ring.close()
             self._spare_ring = None
@@ -189,8 +199,8 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is a loader of its own: it shares no workers, no memory and no counts with this one."""
-        fresh = {"_ledger": Ledger(), "_traps": Traps(usable_cores), "_ranks": None, "_spare_ring": None, "_open": None, "_cursor": None}
-        return {**self.__dict__, **fresh}
+        fresh = {"_ledger": Ledger(), "_traps": Traps(usable_cores)}
+        return {**self.__dict__, **fresh, **dict.fromkeys(("_ranks", "_spare_ring", "_open", "_cursor", "_pilot", "_parked"))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -255,6 +265,42 @@ class DataLoader(TorchDataLoader[_T_co]):
             self._ranks = watch_ranks(self, self.options.uneven_ranks, rank, world_size, lambda text: self._traps.say("ranks", text))
         return self._ranks
 
+    def _autopilot(self, ranked: bool) -> Autopilot | None:
+        """Whoever decides how many workers there are, where that may change as it runs. Of an iterable data set the count says which
+        samples make which batch, so it is chosen once; and a loader that cannot be supervised in the loop's own process, but is asked
+        to be, or that gives its workers something to do first, loads nothing there."""
+        if not self._is_auto or is_iterable_kind(self) or is_datapipe(self.dataset):
+            return None
+        if self._pilot is None:
+            options = self.options
+            asked = options.forgives or options.hedge or options.sample_timeout_s != OWN_DEFAULTS["sample_timeout_s"] or self.timeout > 0
+            limits = Limits(inline=not (ranked or asked or self.worker_init_fn is not None), most=_places())
+            first = INLINE if limits.inline else Setting(Kind.PROCESS, min(limits.most, auto_workers()))
+            self._pilot = Autopilot(self._ledger, options, rank_cores, limits, first)
+        return self._pilot
+
+    def _park(self, pool: Pool) -> None:
+        """Workers that wait for the next epoch; they end with the loader."""
+        if self._parked is not None:
+            _end_pool(pool.crew, pool.ring)
+        else:
+            self._parked = _Parked(pool, weakref.finalize(self, _end_pool, pool.crew, pool.ring), likeness(self.dataset))
+
+    def _take_parked(self) -> Pool | None:
+        parked = self._parked
+        if parked is not None and (parked.pool.crew.owner_pid != os.getpid() or parked.pool.closed or parked.of != likeness(self.dataset)):
+            self._end_parked()  # the copies that these workers have are not what the data set is now
+            return None
+        self._parked = None
+        if parked is not None:
+            parked.end.detach()
+        return None if parked is None else parked.pool
+
+    def _end_parked(self) -> None:
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            parked.end()
+
     def _borrow_ring(self) -> Ring:
         ring, self._spare_ring = self._spare_ring, None
         return Ring() if ring is None or ring.closed else ring
@@ -272,6 +318,28 @@ class DataLoader(TorchDataLoader[_T_co]):
             return self.multiprocessing_context, False
         by_default = torch.multiprocessing.get_start_method() == "forkserver"
         return torch.multiprocessing, by_default or self._fork_is_unsafe
+
+
+@dataclass(frozen=True)
+class _Parked:
+    """A pool between two epochs; `of` is what the data set was like."""
+
+    pool: Pool
+    end: weakref.finalize[Any, Any]
+    of: tuple[Any, ...]
+
+
+def _end_pool(crew: Crew, ring: Ring) -> None:
+    try:
+        crew.close()
+    finally:
+        ring.close()
+
+
+def _places() -> int:
+    """For workers, each of which has some open files here; most of them are left to the user."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_WORKERS if files < 0 else max(1, min(MOST_WORKERS, files // 16))
 
 
 def _count_workers(num_workers: int | str) -> int:

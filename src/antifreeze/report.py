@@ -9,7 +9,7 @@ import html
 import textwrap
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from antifreeze.delivery.bad_samples import DONE, BadSampleRecord
@@ -50,6 +50,7 @@ class Report:
     streams_ended: int
     worker_bytes: int
     growth: str | None
+    decided: tuple[str, ...]
     bad_samples: tuple[BadSampleRecord, ...]
     raised: tuple[BadSampleRecord, ...]
     story: tuple[str, ...]
@@ -59,7 +60,9 @@ class Report:
     def of(cls, ledger: Ledger, workers: int, cores: int, *, persistent: bool = False, dataset: Any = None) -> Report:
         """`cores`: how many this rank may use; `dataset` is looked at where workers have grown, for what makes them grow."""
         timing, costs = ledger.timing, ledger.costs
-        counted = _counted(timing, costs, workers, cores, persistent)
+        if ledger.decided:
+            workers = ledger.decided[-1].workers
+        counted = replace(_counted(timing, costs, workers, cores, persistent), auto=bool(ledger.decided))
         if timing.waiting_since_ns is not None:
             counted = waiting_now(counted, (time.perf_counter_ns() - timing.waiting_since_ns) / 1e9)
         return cls(
@@ -86,6 +89,7 @@ class Report:
             streams_ended=costs.streams_ended,
             worker_bytes=sum(worker.pss_bytes for worker in costs.memory.workers.values()),
             growth=growth_finding(costs.memory.most_grown, dataset),
+            decided=tuple(map(str, ledger.decided)),
             bad_samples=tuple(ledger.bad_samples),
             raised=tuple(ledger.raised),
             story=tuple(map(str, ledger.story.lines())),
@@ -98,6 +102,7 @@ class Report:
         plain["bad_samples"] = [bad.as_dict() for bad in self.bad_samples]
         plain["raised"] = [bad.as_dict() for bad in self.raised]
         plain["story"] = list(self.story)
+        plain["decided"] = list(self.decided)
         return plain
 
     def __repr__(self) -> str:
@@ -134,6 +139,9 @@ class Report:
             rows += [("", str(bad)) for bad in records[:_SHOWN_BAD]]
             if len(records) > _SHOWN_BAD:
                 rows.append(("", f"… and {len(records) - _SHOWN_BAD} more in {where}"))
+        if self.decided:
+            before = f" ({len(self.decided) - 1} before that in .decided)" if len(self.decided) > 1 else ""
+            rows.append(("auto", f"{self.decided[-1]}{before}"))
         if self.restarts:
             rows.append(("restarts", f"{_several(self.restarts, 'worker')} replaced"))
         if self.hedges:

@@ -59,6 +59,7 @@ class Counted:
     workers: int
     cores: int
     persistent: bool
+    auto: bool = False  # the number of workers is ours to choose
     waiting_now_s: float = 0.0
     """Of waited_s, what the loop is at while it is asked."""
 
@@ -159,6 +160,10 @@ def _advice(cause: Cause, counted: Counted) -> str:
     if cause is Cause.HAND_OVER:
         per_batch_s = waited_for(counted)[cause] / max(1, counted.batches)
         return f"that is {_s(per_batch_s)} for each of {counted.batches:,} batches: larger batches need fewer of them"
+    if counted.auto:
+        there = f"{counted.workers} worker{'s' if counted.workers > 1 else ''}" if counted.workers else "none but the loop itself"
+        found = f'num_workers="auto" has chosen {there} on {_cores(counted.cores)}'
+        return f"{found}, so a sample must become cheaper ({_per_sample(counted)} now)"
     if cause is Cause.NO_CORE:
         return f"{counted.workers} workers share {_cores(counted.cores)}: num_workers={max(1, counted.cores - 1)} would not fight over them"
     if not counted.workers:

@@ -21,7 +21,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "what users call": ("cli", "loader+report+verdict", "replay", "tracing"),
     "before the run": ("checks",),
     "explaining": ("doctor",),
-    "handing out": ("delivery", "tuning"),
+    "handing out": ("delivery",),
+    "deciding how many": ("tuning",),
     "running workers": ("supervisor",),
     "in the child": ("worker",),
     "what workers fill": ("slots", "channel", "plan"),
@@ -35,6 +36,7 @@ PURE_FILES = (
     "supervisor/policy.py",
     "supervisor/hedging.py",
     "verdict.py",
+    "tuning/decide.py",
     "doctor/findings*",
     "profiling/recommend.py",
 )

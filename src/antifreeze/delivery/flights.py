@@ -51,10 +51,9 @@ class Shape:
     splits: bool  # a batch may be loaded by several workers
     in_order: bool
     batch_rows: Any
-    workers: int
     prefetch_factor: int
     prefetch_asked: bool
-    look_ahead: int
+    look_ahead: int | None  # batches planned ahead; None: prefetch_factor for each worker
 
 
 class Flights:
@@ -63,9 +62,18 @@ class Flights:
     to_repeat: list[Any]
 
     def __init__(
-        self, shape: Shape, pool: Pool | LocalPool, cursor: Cursor, ledger: Ledger, options: Options, ranks: Ranks | None, whole_only: bool
+        self,
+        shape: Shape,
+        pool: Pool | LocalPool,
+        cursor: Cursor,
+        ledger: Ledger,
+        options: Options,
+        ranks: Ranks | None,
+        whole_only: bool,
+        workers: int,
     ) -> None:
         self._shape = shape
+        self.workers = workers  # that take part; how many may change between two batches
         self.pool = pool
         self.cursor = cursor
         self._ledger = ledger
@@ -88,8 +96,14 @@ class Flights:
         self.submit()
 
     def plan_ahead(self) -> None:
-        while self._shape.is_map and not self.finished and len(self.planned) + len(self.in_flight) < self._shape.look_ahead:
+        while self._shape.is_map and not self.finished and len(self.planned) + len(self.in_flight) < self.look_ahead:
             self._draw_one()
+
+    @property
+    def look_ahead(self) -> int:
+        if self._shape.look_ahead is not None:
+            return self._shape.look_ahead
+        return max(1, self._shape.prefetch_factor * self.workers)
 
     def _draw_one(self) -> None:
         try:
@@ -130,7 +144,7 @@ class Flights:
                 indices = indices[:]
             elif self._shape.auto_collation and not self._shape.fetches_many and isinstance(indices, (list, tuple)):
                 indices = list(indices)  # but __getitems__ gets what the batch sampler gave, be it a list or a tuple
-            worker = planned.number % self._shape.workers if self.static else None
+            worker = planned.number % self.workers if self.static else None
             rows = planned.rows
             if rows != self._shape.batch_rows:
                 tasks = self._tasks_for(rows)
@@ -140,18 +154,18 @@ class Flights:
             self.pool.submit(ticket, content, rows, tasks, worker)
 
     def _submit_streams(self, room: int) -> None:
-        while len(self.in_flight) < max(room, self._shape.prefetch_factor * self._shape.workers):
+        while len(self.in_flight) < max(room, self._shape.prefetch_factor * self.workers):
             drawn = self.stream_plan.draw()
             if drawn is None:
                 return
             number, stream = drawn
             ticket = self._next_ticket()
             self.in_flight[ticket] = InFlight(ticket, None, stream)
-            worker = stream % max(1, self._shape.workers)
+            worker = stream % max(1, self.workers)
             self.pool.submit(ticket, Content(b"", 0, divisible=False, number=number), self._shape.batch_rows, 1, worker, stream=stream)
 
     def _tasks_for(self, rows: int) -> int:
-        return tasks_per_batch(rows, self._shape.workers, self.pool.costs.sample_ns, self._may_split)
+        return tasks_per_batch(rows, self.workers, self.pool.costs.sample_ns, self._may_split)
 
     @property
     def _may_split(self) -> bool:
@@ -159,15 +173,15 @@ class Flights:
 
     def _room(self, tasks: int) -> int:
         """How many batches may be in flight now, each given out in so many tasks."""
-        if not self._shape.workers:
+        if not self.workers:
             return 1
-        asked = self._shape.prefetch_factor * self._shape.workers if self._shape.prefetch_asked else None
+        asked = self._shape.prefetch_factor * self.workers if self._shape.prefetch_asked else None
         timing = self._ledger.timing
         if self._options.memory_budget_bytes is not None and not timing.batches:
             return 1  # how large a batch is, the first one tells
         batch_bytes = timing.delivered_bytes // timing.batches if timing.batches else None
-        wanted = batches_in_flight(self._shape.workers, tasks, asked, batch_bytes)
-        return min(within_budget(wanted, batch_bytes, self._options.memory_budget_bytes), self._shape.look_ahead)
+        wanted = batches_in_flight(self.workers, tasks, asked, batch_bytes)
+        return min(within_budget(wanted, batch_bytes, self._options.memory_budget_bytes), self.look_ahead)
 
     def _next_ticket(self) -> int:
         self._tickets += 1

@@ -7,6 +7,8 @@
 2. Fewer batches than that are in flight: a few, however many workers there are.
 3. A batch is delivered once, or its error is raised once; then the next one follows.
 4. `state_dict` speaks of what was delivered, not of what is in flight.
+5. With num_workers="auto" (autopilot.py) batches are loaded here while workers come up, and wherever that is faster; the bytes are the
+   same. A batch that cannot be loaded here is left to a worker, whose error is the one that counts.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 import torch
 
 from antifreeze import spans
+from antifreeze.delivery.autopilot import Autopilot
 from antifreeze.delivery.bad_samples import BadSampleDesk, exception_of, failure_of
 from antifreeze.delivery.batches import build
 from antifreeze.delivery.device import AHEAD, DeviceFeed, Sent
@@ -35,7 +38,7 @@ from antifreeze.delivery.repair import Repair
 from antifreeze.delivery.stages import Stage
 from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.traps import Traps
-from antifreeze.errors import LoaderClosed
+from antifreeze.errors import LoaderClosed, WorkerStartFailed
 from antifreeze.naming import shown
 from antifreeze.options import Options, StreamChoice
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch, Quarantine
@@ -58,6 +61,7 @@ from antifreeze.torch_private import (
     pin_batch,
     sharded_init_fn,
 )
+from antifreeze.tuning.decide import INLINE, Kind, Setting
 from antifreeze.worker.fetch import FetchConfig, FetchError, fetches_many
 from antifreeze.worker.main import WorkerSpec
 from antifreeze.worker.seeding import sample_seed
@@ -73,8 +77,15 @@ class _Raised:
     error: Exception
 
 
+class _NotHere(Exception):
+    """A batch that could not be loaded in this process."""
+
+
 class LoaderIterator(BaseIterator):  # type: ignore[misc]
     """One pass (with persistent workers: pass after pass) over a loader."""
+
+    _auto: Autopilot | None
+    _local: LocalPool | None  # with "auto": what loads in this process
 
     def __init__(self, loader: Any) -> None:
         self._loader_ref = weakref.ref(loader)
@@ -106,20 +117,23 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._loads_at_once = self._map and not self._num_workers and not self._options.forgives and self._ranks is None
         self._feed = None if self._options.device is None else DeviceFeed(torch.device(self._options.device))
         self._ahead: deque[Sent] = deque()
-        self._ring = self._borrow_ring(loader)
+        parked = self._begin_auto(loader)
+        self._ring = self._borrow_ring(loader) if parked is None else parked.ring
         if self._num_workers:
             self._worker_init_fn = loader.worker_init_fn
             if is_datapipe(self._dataset):
                 self._worker_init_fn = sharded_init_fn(self._worker_init_fn, self._world_size, self._rank)
             self._context, self._use_server = loader._start_context()
-        self.pool: Pool | LocalPool = self._make_pool()
+        self.pool: Pool | LocalPool = self._make_pool() if parked is None else parked
         self._shape = self._shape_of(loader)
-        whole_only = loader._rows_failed
-        self._flights = Flights(self._shape, self.pool, self.cursor, self._ledger, self._options, self._ranks, whole_only)
+        given = (self.cursor, self._ledger, self._options, self._ranks, loader._rows_failed, self._workers_at_first())
+        self._flights = Flights(self._shape, self.pool, *given)
         self._repair = self._make_repair()
         self._finalizer = self._finalizing(loader)
         if self._num_workers:
             super()._reset(loader, first_iter=True)  # torch's iterator with workers asks the sampler, and draws, a second time
+        if parked is not None:
+            parked.begin_epoch(self._specs())
         self._begin(resume)
 
     def __repr__(self) -> str:
@@ -135,6 +149,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._release()
 
     def _release(self) -> None:
+        if self._is_parked:
+            return  # the workers are the loader's
         finalizer = self._finalizer.detach()
         if finalizer is not None:
             _, close, args, _ = finalizer
@@ -162,10 +178,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             splits=self._map and self._collate_fn is default_collate and self._auto_collation and not many,
             in_order=loader.in_order,
             batch_rows=self._batch_rows,
-            workers=self._num_workers,
             prefetch_factor=prefetch_factor,
             prefetch_asked=loader._prefetch_asked,
-            look_ahead=LOOK_AHEAD if self._options.forgives and self._map else max(1, prefetch_factor * self._num_workers),
+            look_ahead=LOOK_AHEAD if self._options.forgives and self._map else None,
         )
 
     def _make_repair(self) -> Repair:
@@ -189,9 +204,14 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _make_pool(self) -> Pool | LocalPool:
         if self._num_workers:
-            return Pool(self._context, self._specs(), self._ring, self._options, self._ledger.costs, self._ledger.story, self._use_server)
+            begin_with = None if self._auto is None else 0 if self._inline else self._auto.setting.workers
+            given = (self._options, self._ledger.costs, self._ledger.story, self._use_server, begin_with)
+            return Pool(self._context, self._specs(), self._ring, *given)
         if is_datapipe(self._dataset):
             apply_sharding(self._dataset, self._world_size, self._rank)
+        return self._make_local_pool()
+
+    def _make_local_pool(self) -> LocalPool:
         config = FetchConfig(
             self._collate_fn, self._auto_collation, self._drop_last, self._options.forgives, None, self._options.keep_batches_full
         )
@@ -218,7 +238,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 limit_bytes=self._limit[0],
                 limit_name=self._limit[1],
             )
-            for number in range(self._num_workers)
+            for number in range(self._num_workers if self._auto is None else self._auto.tuner.limits.most)
         ]
 
     def _begin(self, resume: dict[str, Any] | None) -> None:
@@ -231,18 +251,27 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self.cursor.sampler_epoch = getattr(getattr(self._index_sampler, "sampler", self._index_sampler), "epoch", None)
         self._clock.new_epoch()
         pool = self.pool
-        if isinstance(pool, Pool) and not pool.started:
+        self._local = None
+        if self._auto is not None:
+            self._auto.new_epoch()
+            self._inline = self._auto.may_inline and (self._auto.setting == INLINE or not isinstance(pool, Pool) or not pool.ready)
+        if isinstance(pool, Pool) and self._inline and self._auto is not None:
+            self._ask_for(pool, self._auto.setting)
+        elif isinstance(pool, Pool) and not pool.started:
             self._traps.before_start(self._dataset, self._num_workers, forks=not self._use_server and self._forks())
             pool.start()
             if self._worker_init_fn is not None and self._map:
                 self._flights.static = bool(pool.wait_ready())
+                if self._flights.static and self._auto is not None:
+                    self._auto.left("worker_init_fn seeds random generators, so that every batch has its worker")
+                    self._auto = None
         if self._map:
             if not resume:
                 self._traps.advance_epoch(getattr(self._index_sampler, "sampler", self._index_sampler))
             self._begin_map(resume)
         else:
             self._begin_streams(resume)
-        if self._num_workers:
+        if self._num_workers and not self._inline:
             self._flights.go_on()
         self._clock.made()
 
@@ -371,12 +400,19 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _next_data(self) -> Any:
         if self._closed:
             raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
+        if self._is_parked:
+            raise StopIteration
         self._clock.enter()
         try:
             if self._ranks is not None and self._ranks.step():
                 self._flights.end_early()
             if self._loads_at_once:
-                return self._load_at_once()
+                return self._load_at_once(self.pool)
+            if self._auto is not None:
+                if self._clock.entered_at >= self._auto.due_ns:
+                    self._steer(self._auto)
+                if self._inline and not self._flights.in_flight and (loaded := self._load_inline(self._auto)) is not None:
+                    return loaded[0]
             while True:
                 flight, batch = self._next_resolved()
                 if (flight.moved_up or flight.cut) and batch.phase is not Phase.FAILED and not self._repair.shorten(flight, batch):
@@ -394,19 +430,118 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         finally:
             self._clock.leave()
 
-    def _load_at_once(self) -> Any:
+    # --- num_workers="auto" ---
+
+    def _begin_auto(self, loader: Any) -> Pool | None:
+        """Workers that are left from the last epoch, if any."""
+        self._auto = loader._autopilot(self._ranks is not None)
+        self._inline = self._auto is not None and self._auto.may_inline  # until workers are there
+        self._local = None
+        self._is_parked = False
+        parked: Pool | None = None if self._auto is None else loader._take_parked()
+        return parked
+
+    def _workers_at_first(self) -> int:
+        if self._auto is None:
+            return int(self._num_workers)
+        if self._shape.splits:
+            self._auto.batch_tasks = self._batch_rows or 1
+        return max(1, self._auto.setting.workers)
+
+    def _steer(self, auto: Autopilot) -> None:
+        """Between two batches, now and then: what has been measured, and what follows."""
+        pool = self.pool
+        assert isinstance(pool, Pool)
+        if self._inline:
+            pool.look_after()
+        if pool.growth_failed is not None:
+            auto.cannot(Setting(Kind.PROCESS, max(1, pool.size + 1)), pool.growth_failed)
+            pool.growth_failed, auto.setting = None, auto.tuner.home
+            self._ask_for(pool, auto.setting)
+        self._take_up(auto, pool)
+        in_force = INLINE if self._inline else Setting(Kind.PROCESS, self._flights.workers)
+        if in_force != auto.setting:
+            self._ask_for(pool, auto.setting)
+            auto.look_soon(self._clock.entered_at)  # those that were asked for are on their way
+            return
+        decision = auto.look(self._clock.entered_at, in_force)
+        if decision is not None and decision.setting != in_force:
+            self._ask_for(pool, decision.setting)
+            self._take_up(auto, pool)
+
+    def _ask_for(self, pool: Pool, setting: Setting) -> None:
+        """Workers for `setting`: more come up while what is there goes on."""
+        if setting.kind is Kind.PROCESS:
+            if not pool.size:
+                self._traps.before_start(self._dataset, setting.workers, forks=not self._use_server and self._forks())
+            if pool.size < setting.workers:
+                pool.resize(setting.workers)
+
+    def _take_up(self, auto: Autopilot, pool: Pool) -> None:
+        """The setting that was decided on, once its workers are there; those that are too many go."""
+        setting, before = auto.setting, (self._inline, self._flights.workers)
+        if setting == INLINE:
+            self._inline = True
+        elif pool.size and pool.ready >= min(setting.workers, pool.size):
+            self._flights.workers, self._inline = setting.workers, False
+            if pool.size > setting.workers:
+                pool.resize(setting.workers)
+        if before != (self._inline, self._flights.workers):
+            auto.changed(len(self._flights.in_flight))
+            if not self._inline:
+                self._flights.go_on()
+        elif setting == INLINE == auto.tuner.home and pool.size and not pool.state.batches:
+            pool.resize(0)
+
+    def _load_inline(self, auto: Autopilot) -> tuple[Any] | None:
+        """The next batch, loaded here with one thread, as a worker would; None where a worker has to."""
+        if self._local is None:
+            self._local = self._make_local_pool()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return (self._load_at_once(self._local, may_fail=False),)
+        except _NotHere as problem:
+            auto.forbid_inline(f"loading in the loop failed ({problem}), and a worker may be what it takes")
+        finally:
+            torch.set_num_threads(threads)
+        auto.setting, self._inline = auto.tuner.home, False
+        pool = self.pool
+        assert isinstance(pool, Pool)
+        self._ask_for(pool, auto.setting)
+        self._flights.workers = auto.setting.workers
+        auto.changed(0)
+        if not pool.size:
+            raise WorkerStartFailed(f"no worker could be started: {pool.growth_failed}")
+        self._flights.go_on()
+        return None
+
+    def _park(self) -> bool:
+        """With "auto", workers stay for the next epoch: whether the loader has taken them."""
+        loader = self._loader_ref()
+        if self._auto is None or loader is None or not isinstance(self.pool, Pool) or self.pool.closed or self._worker_init_fn is not None:
+            return False
+        self._is_parked = True
+        self._finalizer.detach()
+        loader._park(self.pool)
+        return True
+
+    def _load_at_once(self, pool: Any, may_fail: bool = True) -> Any:
         """Without workers, and with no sample forgiven, a batch is loaded when it is asked for and handed over."""
         self._flights.plan_ahead()
         if not self._flights.planned or isinstance(self._flights.planned[0], BaseException):
             self._end_or_raise()
         planned = self._flights.planned.popleft()
-        assert isinstance(planned, PlannedBatch) and isinstance(self.pool, LocalPool)
+        assert isinstance(planned, PlannedBatch) and isinstance(pool, LocalPool)
         failed: FetchError | None = None
         try:
-            load = self._in_stage("load", self.pool.load) if self._watched else self.pool.load
+            load = self._in_stage("load", pool.load) if self._watched else pool.load
             data, size = load(planned.number, planned.indices, planned.position, planned.rows)
         except FetchError as error:
             failed = error
+        if failed is not None and not may_fail:
+            self._flights.planned.appendleft(planned)
+            raise _NotHere(failed.failure.message)
         self.cursor.delivered = self.cursor.delivered.add(planned)
         if failed is not None:
             raise self._to_raise(planned, failed.failure.row or 0, failed, planned.number)
@@ -464,7 +599,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             error = self._flights.planned.popleft()
             assert isinstance(error, BaseException)
             raise error
-        if not self._persistent_workers:
+        if not self._persistent_workers and not self._is_parked and not self._park():
             self._release()
         self.cursor.finished = True
         raise StopIteration
@@ -490,7 +625,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         finally:
             self._flights.note_delivered(flight, batch)
             self._flights.let_go(flight, batch, slot=False)
-            if self._num_workers:
+            if self._num_workers and not self._inline:
                 self._flights.go_on()
 
     def _to_raise(self, planned: PlannedBatch | None, row: int, error: Any, number: int) -> BaseException:

@@ -29,6 +29,19 @@ class Timing:
     blocked_elsewhere_ns: int = 0  # of Costs.blocked_s, what belongs to the three above
 
 
+@dataclass(frozen=True)
+class Decided:
+    """With num_workers="auto": what came to stay, from this batch on, and why."""
+
+    batch: int
+    setting: str
+    workers: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.setting} since batch {self.batch:,}, because {self.why}"
+
+
 @dataclass
 class Ledger:
     timing: Timing = field(default_factory=Timing)
@@ -37,6 +50,7 @@ class Ledger:
     bad_samples: list[BadSampleRecord] = field(default_factory=list)
     raised: list[BadSampleRecord] = field(default_factory=list)
     most_in_flight_bytes: int = 0
+    decided: list[Decided] = field(default_factory=list)  # oldest first; empty where the number of workers was given
 
 
 LONG_WAIT_NS = 50_000_000
@@ -57,7 +71,7 @@ class LoopClock:
         self._costs = costs
         self._began_at: int | None = time.perf_counter_ns()
         self._made_in = 0
-        self._entered_at = 0
+        self.entered_at = 0
         self._left_at: int | None = None
         self._at_edge = True
         self._before = (costs.restarts, costs.stalls, costs.blocked_s)
@@ -76,9 +90,9 @@ class LoopClock:
             self._made_in = time.perf_counter_ns() - self._began_at
 
     def enter(self) -> None:
-        self._entered_at = self._timing.waiting_since_ns = time.perf_counter_ns()
+        self.entered_at = self._timing.waiting_since_ns = time.perf_counter_ns()
         if self._left_at is not None:
-            self._timing.loop_ns += self._entered_at - self._left_at
+            self._timing.loop_ns += self.entered_at - self._left_at
 
     def ending(self) -> None:
         """This next() finds the end of the epoch."""
@@ -88,7 +102,7 @@ class LoopClock:
     def leave(self) -> None:
         now = time.perf_counter_ns()
         timing = self._timing
-        waited = now - self._entered_at
+        waited = now - self.entered_at
         if self._at_edge:
             waited += self._made_in
             self._edge(waited)

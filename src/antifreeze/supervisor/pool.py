@@ -373,8 +373,7 @@ class Pool:
         typical_s = None if sample_ns is None else sample_ns / 1e9
         late = []
         for number, worker in enumerate(self.crew.workers):
-            queue = self.state.workers[number].queue
-            if worker is None or not queue or number in self._killed_at:
+            if worker is None or number in self._killed_at or not (queue := self.state.workers[number].queue):
                 continue
             look = self._watch.look(number, now_s)
             if look.entry.task == queue[0].number and look.entry.stage in (Stage.FETCH, Stage.COLLATE):

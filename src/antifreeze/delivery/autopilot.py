@@ -1,0 +1,216 @@
+"""num_workers="auto" at work: measures a window of batches, lets the tuner decide, and remembers what was decided and why.
+
+    iterator ── every batch: is a window over? ──▶ Measured ──▶ tuner ──▶ Decision ──▶ iterator: resize the pool, load inline or not
+
+1. One per loader; it outlives iterators and epochs, so what was learnt is not learnt again.
+2. A window is time of the loop, not of the clock: what lies between two epochs, and single pauses of the user's, are no part of it.
+3. A window in which a worker was replaced, or nothing came for long, says nothing about its setting and is passed over.
+4. After a change the first batches are left out: they were loaded before it.
+5. Loaders of one process that are iterated at the same time share its cores.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from antifreeze.delivery.ledger import Decided, Ledger
+from antifreeze.options import Options
+from antifreeze.supervisor.observe import available_memory_bytes
+from antifreeze.tuning.decide import INLINE, WAITS_OUTSIDE, Decision, Kind, Limits, Measured, Setting, Tuner
+
+WINDOW_NS = 400_000_000
+FIRST_WINDOW_NS = 200_000_000
+LEAST_BATCHES = 6
+LEAST_INLINE = 2
+SETTLE_NS = 100_000_000
+LONG_BATCH_NS = 1_000_000_000
+FEW_BATCHES_TIMES = 4
+"""A window of fewer batches than it should have is over after so many times its length."""
+LOOK_AGAIN_NS, LOOK_SOON_NS = 20_000_000, 2_000_000
+PAUSE_NS, PAUSE_TIMES = 500_000_000, 10
+ACTIVE_S = 2.0
+KEPT_DECISIONS = 100
+
+_pilots: weakref.WeakSet[Autopilot] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """The sums at the beginning of a window."""
+
+    samples: int
+    batches: int
+    waited_ns: int
+    loop_ns: int
+    work_ns: int
+    cpu_ns: int
+    queued_ns: int
+    troubles: int
+
+
+_NOTHING = _Mark(0, 0, 0, 0, 0, 0, 0, 0)
+"""Before the very first batch, where that one took so long that it is a window by itself."""
+
+
+class Autopilot:
+    def __init__(self, ledger: Ledger, options: Options, cores: Callable[[], int], limits: Limits, first: Setting) -> None:
+        self._ledger = ledger
+        self.tuner = Tuner(limits, first)
+        self.setting = first
+        self._remember(first, "nothing is measured yet")
+        self.due_ns = 0
+        self.active_s = 0.0
+        self._options = options
+        self._cores = cores
+        self.batch_tasks = 1
+        self._mark: _Mark | None = None
+        self._settled_ns = 0
+        self._settled_at = 1  # the batch after which a window may begin; the very first one is not like the others
+        self._computes = True
+        self._last_loop_ns = 0
+        self._pauses_ns = 0
+        _pilots.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Autopilot: {self._ledger.decided[-1]}>"
+
+    @property
+    def may_inline(self) -> bool:
+        return self.tuner.limits.inline
+
+    def forbid_inline(self, why: str) -> None:
+        limits = self.tuner.limits
+        self.tuner.limits = Limits(False, limits.most, limits.kinds)
+        if self.tuner.home.kind is Kind.INLINE:
+            self.tuner = Tuner(self.tuner.limits, Setting(Kind.PROCESS, 1))
+        self._remember(self.tuner.home, why)
+
+    def cannot(self, setting: Setting, why: str) -> None:
+        """What was decided could not be had."""
+        self.tuner.cannot(setting)
+        self._remember(self.tuner.home, f"{setting} could not be had: {why}")
+
+    def left(self, why: str) -> None:
+        """Nothing will change any more."""
+        self._ledger.decided.clear()
+        self._remember(self.setting, why)
+
+    # --- windows ---
+
+    def look_soon(self, now_ns: int) -> None:
+        self.due_ns = now_ns + LOOK_SOON_NS
+
+    def changed(self, in_flight: int) -> None:
+        """Another setting is in force; so many batches were loaded for the one before."""
+        self._mark = None
+        self._settled_at = self._ledger.timing.batches + in_flight + 1
+        self._settled_ns = self._loop_time() + SETTLE_NS
+
+    def new_epoch(self) -> None:
+        """What was begun of a window goes on, but the gap between two epochs is no pause of the loop's."""
+        self._last_loop_ns = self._ledger.timing.loop_ns
+
+    def look(self, now_ns: int, setting: Setting) -> Decision | None:
+        """At the beginning of next(), with the `setting` that is in force; a decision where a window is over."""
+        self.active_s = now_ns / 1e9
+        timing = self._ledger.timing
+        self._leave_out_pause()
+        self.due_ns = now_ns + LOOK_AGAIN_NS
+        if self._mark is None or self._mark.troubles != self._troubles():
+            self._mark = None
+            if timing.batches >= self._settled_at and self._loop_time() >= self._settled_ns:
+                self._mark = _NOTHING if timing.batches == 1 and timing.waited_ns >= LONG_BATCH_NS else self._marked()
+                self._pauses_ns = 0
+        if self._mark is None or not self._is_over(self._mark, setting):
+            return None
+        seen = self._seen(self._mark, setting)
+        self._mark, self._pauses_ns = self._marked(), 0
+        self._computes = seen.computing >= WAITS_OUTSIDE
+        decision = self.tuner.decide(seen)
+        if not decision.is_trial:
+            self._remember(decision.setting, decision.why)
+        self.setting = decision.setting
+        return decision
+
+    def _is_over(self, mark: _Mark, setting: Setting) -> bool:
+        timing = self._ledger.timing
+        elapsed_ns = self._loop_time() - mark.waited_ns - mark.loop_ns - self._pauses_ns
+        batches = timing.batches - mark.batches
+        least_ns = FIRST_WINDOW_NS if len(self._ledger.decided) == 1 and setting == INLINE else WINDOW_NS
+        least = LEAST_INLINE if setting == INLINE else LEAST_BATCHES
+        return batches >= 1 and elapsed_ns >= (least_ns if batches >= least or mark is _NOTHING else FEW_BATCHES_TIMES * least_ns)
+
+    def _marked(self) -> _Mark:
+        timing, costs = self._ledger.timing, self._ledger.costs
+        return _Mark(
+            timing.samples,
+            timing.batches,
+            timing.waited_ns,
+            timing.loop_ns,
+            costs.fetch_ns + costs.collate_ns + costs.write_ns,
+            costs.cpu_ns,
+            costs.queued_ns,
+            self._troubles(),
+        )
+
+    def _loop_time(self) -> int:
+        return self._ledger.timing.waited_ns + self._ledger.timing.loop_ns
+
+    def _troubles(self) -> int:
+        return self._ledger.costs.restarts + self._ledger.costs.stalls
+
+    def _leave_out_pause(self) -> None:
+        """A single long stay in the user's code (a validation, a checkpoint) is not how fast the loop is."""
+        timing = self._ledger.timing
+        stay_ns, self._last_loop_ns = timing.loop_ns - self._last_loop_ns, timing.loop_ns
+        typical_ns = timing.loop_ns / max(1, timing.batches)
+        if stay_ns > max(PAUSE_NS, PAUSE_TIMES * typical_ns):
+            self._pauses_ns += stay_ns
+
+    def _seen(self, mark: _Mark, setting: Setting) -> Measured:
+        timing, costs, options = self._ledger.timing, self._ledger.costs, self._options
+        waited_s = (timing.waited_ns - mark.waited_ns) / 1e9
+        loop_s = max(0.0, (timing.loop_ns - mark.loop_ns - self._pauses_ns) / 1e9)
+        workers = list(costs.memory.workers.values())
+        cores, shared = shared_cores(self, self._cores())
+        return Measured(
+            setting=setting,
+            samples=timing.samples - mark.samples,
+            batches=timing.batches - mark.batches,
+            elapsed_s=waited_s + loop_s,
+            waited_s=waited_s,
+            work_s=(costs.fetch_ns + costs.collate_ns + costs.write_ns - mark.work_ns) / 1e9,
+            cpu_s=(costs.cpu_ns - mark.cpu_ns) / 1e9,
+            queued_s=(costs.queued_ns - mark.queued_ns) / 1e9,
+            cores=cores,
+            shared=shared,
+            batch_tasks=self.batch_tasks,
+            batch_bytes=timing.delivered_bytes // max(1, timing.batches),
+            budget_bytes=options.memory_budget_bytes,
+            worker_bytes=max((worker.bytes for worker in workers), default=0),
+            available_bytes=available_memory_bytes(),
+        )
+
+    def _remember(self, setting: Setting, why: str) -> None:
+        decided, name = self._ledger.decided, str(setting)
+        if len(decided) < 2 or decided[-1].setting != name:
+            decided.append(Decided(self._ledger.timing.batches, name, setting.workers, why))
+            del decided[1 : -(KEPT_DECISIONS - 1)]
+
+    # --- others ---
+
+    def takes_cores(self, now_s: float) -> int:
+        """Cores that its workers compute on while it is iterated."""
+        return self.setting.workers if self._computes and now_s - self.active_s < ACTIVE_S else 0
+
+
+def shared_cores(pilot: Autopilot, cores: int) -> tuple[int, bool]:
+    """(cores for this loader, whether others need some too): what the others do not use, and never less than an equal share."""
+    now_s = time.perf_counter_ns() / 1e9
+    others = [taken for other in list(_pilots) if other is not pilot and (taken := other.takes_cores(now_s))]
+    if not others:
+        return cores, False
+    return max(1, cores // (len(others) + 1), cores - sum(others)), True

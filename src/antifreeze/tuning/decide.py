@@ -1,0 +1,328 @@
+"""How many workers, and of which kind: what was measured in, what to do next out. Pure: no process, no clock, no torch.
+
+    Measured (one window with one setting) ──▶ Tuner.decide ──▶ Decision (the setting for the next window, and why)
+
+    home ──waits for data──▶ trial of another setting ──faster──▶ that one is home now
+                                       └──not faster──▶ home again, and the other rests
+
+1. What counts is how many samples a second the loop gets through, its own work included: workers that take the loop's core away,
+   or cost more than they bring, show there. Where two settings do the same, fewer workers are better.
+2. One setting is tried at a time, for one window. One that was not better rests, each time twice as long; one that was far behind twice
+   is tried again only when everything has changed. So on a steady machine the changes become ever rarer.
+3. A decision never leaves its Limits: samples that compute get a core each, and the loop one where it needs it; samples that wait for
+   something outside get more; memory bounds both.
+4. Where the loop does not wait, nothing is tried but fewer workers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+WAITING_MATTERS = 0.05
+BETTER = 1.04
+"""A setting that costs more must bring this much, or it is noise."""
+AS_GOOD = 0.98
+FAR_BEHIND = 0.75
+CHANGED = 1.5
+"""A rate so many times larger or smaller than it was says that the work itself has changed."""
+MOST_WORKERS = 32
+WAITS_OUTSIDE = 0.5
+"""Below this share of computing, samples wait for something that more workers wait for at the same time."""
+NO_CORE = 0.1
+HAND_OVER_S = 150e-6
+"""About what handing a batch from a worker to the loop costs both of them: a batch that loads faster is loaded by the loop."""
+LOOP_NEEDS_CORE = 0.3
+BUSY_ENOUGH = 0.7
+REST, LONGEST_REST = 8, 512
+SECOND_CHANCE = 2
+"""A machine has bad moments: nothing is given up after a single window."""
+
+
+class Kind(Enum):
+    """Where samples are loaded."""
+
+    INLINE = "inline"
+    PROCESS = "process"
+
+
+@dataclass(frozen=True)
+class Setting:
+    kind: Kind
+    workers: int = 0
+
+    def __str__(self) -> str:
+        if self.kind is Kind.INLINE:
+            return "loading in the loop"
+        return f"{self.workers} worker {self.kind.value}{'es' if self.workers > 1 else ''}"
+
+
+INLINE = Setting(Kind.INLINE)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may be chosen: `inline` where nothing forbids loading in the user's process; `most` workers have a place."""
+
+    inline: bool
+    most: int = MOST_WORKERS
+    kinds: tuple[Kind, ...] = (Kind.PROCESS,)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One window with one setting; seconds are sums. `elapsed_s` is the loop's time, in next() (`waited_s`) and in its own code;
+    `work_s` what loading took, `cpu_s` of it computing, `queued_s` without a core."""
+
+    setting: Setting
+    samples: int
+    batches: int
+    elapsed_s: float
+    waited_s: float
+    work_s: float
+    cpu_s: float
+    queued_s: float
+    cores: int
+    shared: bool = False  # others of this process need cores too, and have theirs
+    batch_tasks: int = 1  # among how many workers one batch can be split
+    batch_bytes: int = 0
+    budget_bytes: int | None = None
+    worker_bytes: int = 0  # of one worker, its own
+    available_bytes: int | None = None
+
+    @property
+    def rate(self) -> float:
+        return self.samples / max(self.elapsed_s, 1e-9)
+
+    @property
+    def waits(self) -> float:
+        return min(1.0, self.waited_s / max(self.elapsed_s, 1e-9))
+
+    @property
+    def computing(self) -> float:
+        """The share of its time that a sample needs a core for."""
+        return min(1.0, (self.cpu_s + self.queued_s) / self.work_s) if self.work_s > 0 else 1.0
+
+    @property
+    def without_core(self) -> float:
+        return min(1.0, self.queued_s / self.work_s) if self.work_s > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`depth`: batches that may be in flight, where memory sets a bound to them; None as many as it takes."""
+
+    setting: Setting
+    why: str
+    depth: int | None = None
+    is_trial: bool = False
+
+
+@dataclass
+class _Known:
+    rate: float
+    tries: int = 0
+    rests: int = 0  # windows until it may be tried again
+
+
+@dataclass
+class Tuner:
+    """What was learnt so far about one loader. `home` is the best setting known."""
+
+    limits: Limits
+    home: Setting
+    known: dict[Setting, _Known] = field(default_factory=dict)
+    _trial: Setting | None = None
+    _why: str = ""
+    _odd_windows: int = 0
+    _steady_for: int = 0
+    _patience: int = REST
+
+    def decide(self, seen: Measured) -> Decision:
+        """After a window; what was seen is of the setting that was decided on last, or it is passed over."""
+        self._rest_all()
+        self._stay_within(seen)
+        if self._trial is not None and seen.setting == self._trial:
+            decision = self._judge(seen)
+        elif seen.setting == self.home:
+            self._trial = None
+            self._note_home(seen)
+            decision = self._look_around(seen)
+        else:
+            self._trial = None
+            decision = Decision(self.home, self._why or "nothing else is known yet")
+        return Decision(decision.setting, decision.why, depth_within(seen), decision.is_trial)
+
+    def _stay_within(self, seen: Measured) -> None:
+        fit = most_workers(seen, self.limits.most) if seen.shared else fitting_workers(seen, self.limits.most)
+        if self.home.workers > fit:
+            self.home, self._trial = Setting(self.home.kind, fit), None
+            what = "other loaders need cores too" if seen.shared else "no more fit into the memory there is"
+            self._why = what
+
+    def cannot(self, setting: Setting) -> None:
+        """It could not be had (a worker that does not start): not tried again before long, nor anything with more workers."""
+        fewer = setting.workers - 1
+        self.limits = Limits(self.limits.inline, max(1, min(self.limits.most, fewer)), () if fewer < 1 else self.limits.kinds)
+        self._trial = None
+
+    # --- learning ---
+
+    def _rest_all(self) -> None:
+        for known in self.known.values():
+            known.rests = max(0, known.rests - 1)
+
+    def _note_home(self, seen: Measured) -> None:
+        known = self.known.setdefault(self.home, _Known(seen.rate))
+        self._steady_for += 1
+        odd = not known.rate / CHANGED <= seen.rate <= known.rate * CHANGED
+        self._odd_windows = self._odd_windows + 1 if odd else 0
+        if self._odd_windows >= 2 and self._steady_for >= self._patience:
+            self.known = {self.home: _Known(seen.rate)}
+            self._odd_windows = self._steady_for = 0
+            self._patience = min(LONGEST_REST, 2 * self._patience)
+        known = self.known[self.home]
+        known.rate = (known.rate + seen.rate) / 2
+
+    def _judge(self, seen: Measured) -> Decision:
+        """The end of a trial."""
+        trial, home = seen.setting, self.known[self.home]
+        known = self.known.setdefault(trial, _Known(seen.rate))
+        known.rate, self._trial = seen.rate, None
+        times = seen.rate / max(home.rate, 1e-9)
+        enough = BETTER if trial.workers > self.home.workers else AS_GOOD if seen.waits < WAITING_MATTERS else 1.0
+        if times >= enough:
+            before, self.home = self.home, trial
+            self._why = _because(seen, f"{before} did no more" if times < BETTER else f"that is {times:.2f}× as fast as {before}")
+            known.tries = 0
+            home.tries, home.rests = home.tries + 1, self._rest_of(home)
+            return self._look_around(seen)
+        known.tries, known.rests = known.tries + 1, self._rest_of(known)
+        self._why = self._why or f"{trial} did {times:.2f}× as much"
+        return Decision(self.home, self._why)
+
+    def _rest_of(self, known: _Known) -> int:
+        return int(min(LONGEST_REST, REST * 2**known.tries))
+
+    # --- choosing ---
+
+    def _look_around(self, seen: Measured) -> Decision:
+        """At home: the next setting to try, if any."""
+        for setting, why in self._candidates(seen):
+            if setting != self.home and self._may_try(setting):
+                if self.home not in self.known:
+                    self.known[self.home] = _Known(seen.rate)
+                self._trial = setting
+                return Decision(setting, why, is_trial=True)
+        if not self._why:
+            self._why = _because(seen, _as_it_is(seen))
+        return Decision(self.home, self._why)
+
+    def _may_try(self, setting: Setting) -> bool:
+        known = self.known.get(setting)
+        if known is None:
+            return True
+        return known.rests == 0 and (known.tries < SECOND_CHANCE or known.rate >= FAR_BEHIND * self.known[self.home].rate)
+
+    def _candidates(self, seen: Measured) -> list[tuple[Setting, str]]:
+        home = self.home
+        most = self._most(seen)
+        if home.kind is Kind.INLINE:
+            return self._from_inline(seen, most)
+        found: list[tuple[Setting, str]] = []
+        if seen.waits < WAITING_MATTERS:
+            needed = max(1, math.ceil(seen.work_s / max(seen.elapsed_s, 1e-9) / BUSY_ENOUGH))
+            if needed < home.workers:
+                found.append((Setting(home.kind, needed), _because(seen, f"{needed} could load as much")))
+            return found
+        more = _step_up(home.workers, most, seen)
+        if more > home.workers:
+            found.append((Setting(home.kind, more), _because(seen, "there is room for more")))
+        if self.limits.inline:
+            found.append((INLINE, _because(seen, "handing over may cost more than it brings")))
+        if home.workers > 1 and (seen.without_core >= NO_CORE or home.workers > seen.cores):
+            found.append((Setting(home.kind, home.workers - 1), _because(seen, "the workers lack cores")))
+        return found
+
+    def _from_inline(self, seen: Measured, most: int) -> list[tuple[Setting, str]]:
+        per_batch_s = seen.work_s / max(1, seen.batches)
+        if most < 1 or not self.limits.kinds or seen.waits < WAITING_MATTERS:
+            return []
+        if per_batch_s < HAND_OVER_S:
+            return []
+        guess = _guess(seen, most)
+        why = _because(seen, "workers load beside it")
+        return [(Setting(kind, count), why) for kind in self.limits.kinds for count in self._counts(kind, guess, most)]
+
+    def _counts(self, kind: Kind, guess: int, most: int) -> list[int]:
+        """The guess, its half, one; and then those beside the best of them, where that was not far behind."""
+        counts = [guess, max(1, guess // 2), 1]
+        rates = {setting.workers: known.rate for setting, known in self.known.items() if setting.kind is kind}
+        best = max(rates, key=rates.__getitem__, default=0)
+        if rates and rates[best] >= FAR_BEHIND * self.known[self.home].rate:
+            step = max(1, best // 4)
+            counts += [max(1, best - step), min(most, best + step)]
+        return list(dict.fromkeys(counts))
+
+    def _most(self, seen: Measured) -> int:
+        """Workers that there are cores and memory for."""
+        most = most_workers(seen, self.limits.most)
+        return most if self.limits.kinds else 0
+
+
+def most_workers(seen: Measured, places: int) -> int:
+    """That there are cores, memory and places for; at least 1."""
+    if seen.computing >= WAITS_OUTSIDE:
+        by_cores = seen.cores - (_loop_share(seen) >= LOOP_NEEDS_CORE)
+    else:
+        by_cores = int(seen.cores / max(seen.computing, 0.02))
+    return max(1, min(by_cores, fitting_workers(seen, places)))
+
+
+def fitting_workers(seen: Measured, places: int) -> int:
+    """That there is memory for; at least 1. More of them than parts of batches in flight would have nothing to do."""
+    most, depth = places, depth_within(seen)
+    if depth is not None:
+        most = min(most, depth * max(1, seen.batch_tasks))
+    if seen.available_bytes is not None and seen.worker_bytes:
+        more = seen.available_bytes // 2 // seen.worker_bytes
+        most = min(most, max(seen.setting.workers, 1) + more)
+    return max(1, most)
+
+
+def depth_within(seen: Measured) -> int | None:
+    """Batches that memory_budget allows besides the one the loop holds; at least 1."""
+    if seen.budget_bytes is None or not seen.batch_bytes:
+        return None
+    return max(1, seen.budget_bytes // seen.batch_bytes - 1)
+
+
+def _loop_share(seen: Measured) -> float:
+    """How much of its time the loop would be at its own work, if all cores loaded for it."""
+    loop_s = seen.elapsed_s - seen.waited_s
+    return loop_s / max(loop_s, seen.work_s / max(1, seen.cores), 1e-9)
+
+
+def _guess(seen: Measured, most: int) -> int:
+    """As many as would load a batch in the time the loop needs for one; of those that wait outside, not all at once."""
+    loop_s = seen.elapsed_s - seen.waited_s
+    needed = most if loop_s * most <= seen.work_s else math.ceil(seen.work_s / loop_s)
+    if seen.computing < WAITS_OUTSIDE:
+        needed = min(needed, max(8, 2 * seen.cores))
+    return max(1, min(most, needed))
+
+
+def _step_up(workers: int, most: int, seen: Measured) -> int:
+    return min(most, workers + (workers if seen.computing < WAITS_OUTSIDE else max(1, workers // 4)))
+
+
+def _as_it_is(seen: Measured) -> str:
+    per_batch_s = seen.work_s / max(1, seen.batches)
+    if seen.setting.kind is Kind.INLINE and per_batch_s < HAND_OVER_S:
+        return f"a batch takes {per_batch_s * 1e6:.0f} µs to load, and handing one over takes longer"
+    return "nothing else promises more"
+
+
+def _because(seen: Measured, more: str) -> str:
+    return f"the loop waited for data {seen.waits:.0%} of the time and {more}"

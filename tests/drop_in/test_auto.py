@@ -1,0 +1,372 @@
+"""num_workers="auto": whatever is decided, and whenever, the batches are torch's; and what it decides is respected and told."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, DistributedSampler, get_worker_info
+
+from antifreeze import DataLoader
+from antifreeze.delivery import autopilot as module
+from antifreeze.delivery.autopilot import Autopilot, shared_cores
+from antifreeze.delivery.likeness import likeness
+from antifreeze.supervisor.pool import Pool
+from antifreeze.tuning.decide import INLINE, Decision, Kind, Setting
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+SAMPLES = 80
+
+
+class Drawn(Dataset[dict[str, Any]]):
+    """Every sample draws from all three random generators."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {"index": index, "torch": torch.rand(3), "numpy": np.random.rand(), "random": random.random()}
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+
+class Named(Drawn):
+    """No rows: a string, and a length of its own."""
+
+    def __getitem__(self, index: int) -> Any:
+        return f"sample {index}", torch.rand(3)
+
+
+class Many(Drawn):
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [self[index] for index in indices]
+
+
+def flat(batches: Any) -> list[Any]:
+    return [repr(batch) for batch in batches]
+
+
+def a_slow_loop(self: Autopilot, now_ns: int) -> None:
+    """While workers come up: or a short epoch would be over before they are there."""
+    time.sleep(0.02)
+
+
+@pytest.fixture
+def wild(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Setting]]:
+    """Before every batch anything may be decided; what was, in order."""
+    dice, seen = random.Random(5), []
+
+    def look(self: Autopilot, now_ns: int, setting: Setting) -> Decision:
+        seen.append(setting)
+        count = dice.randint(0 if self.may_inline else 1, 3)
+        self.setting = self.tuner.home = Setting(Kind.PROCESS, count) if count else INLINE
+        self.due_ns = 0
+        return Decision(self.setting, "the dice say so")
+
+    monkeypatch.setattr(Autopilot, "look", look)
+    monkeypatch.setattr(Autopilot, "look_soon", a_slow_loop)
+    yield seen
+
+
+@pytest.mark.parametrize("dataset", [Drawn, Named, Many])
+@pytest.mark.parametrize(
+    "more", [{}, {"persistent_workers": True}, {"drop_last": True, "batch_size": 7}], ids=["", "persistent", "drop_last"]
+)
+def test_any_decisions_leave_every_byte_as_it_is(dataset: type[Drawn], more: dict[str, Any], wild: list[Setting]) -> None:
+    given = {"batch_size": 4, "shuffle": True, **more}
+    expected, state = [], []
+    torch.manual_seed(1)
+    with DataLoader(dataset(), num_workers=2, multiprocessing_context="fork", **given) as loader:
+        for _ in range(2):
+            expected.append(flat(loader))
+            state.append(torch.get_rng_state().tolist())
+    torch.manual_seed(1)
+    with DataLoader(dataset(), num_workers="auto", multiprocessing_context="fork", **given) as loader:
+        for epoch in range(2):
+            assert flat(loader) == expected[epoch]
+            assert torch.get_rng_state().tolist() == state[epoch]
+    assert {setting.kind for setting in wild} == {Kind.INLINE, Kind.PROCESS}
+    assert len({setting.workers for setting in wild}) >= 3
+
+
+class Deadly(Drawn):
+    """One sample in six ends its worker, the first time."""
+
+    def __init__(self) -> None:
+        self.flags = mmap.mmap(-1, SAMPLES)
+
+    def __getitem__(self, index: int) -> Any:
+        if index % 6 == 5 and get_worker_info() is not None and not self.flags[index]:
+            self.flags[index] = 1
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def test_through_deaths_too(wild: list[Setting]) -> None:
+    torch.manual_seed(1)
+    expected = flat(DataLoader(Drawn(), batch_size=4, shuffle=True))
+    torch.manual_seed(1)
+    dataset = Deadly()
+    with DataLoader(dataset, batch_size=4, shuffle=True, num_workers="auto", max_restarts_per_minute=1000) as loader:
+        assert flat(loader) == expected
+    assert any(dataset.flags)
+
+
+def test_a_state_is_resumed_with_another_setting(wild: list[Setting]) -> None:
+    torch.manual_seed(1)
+    expected = flat(DataLoader(Drawn(), batch_size=4, shuffle=True))
+    for stop in (1, 7, 20):
+        torch.manual_seed(1)
+        with DataLoader(Drawn(), batch_size=4, shuffle=True, num_workers="auto") as loader:
+            iterator = iter(loader)
+            got = flat(next(iterator) for _ in range(stop))
+            state = loader.state_dict()
+        with DataLoader(Drawn(), batch_size=4, shuffle=True, num_workers="auto") as other:
+            other.load_state_dict(state)
+            assert got + flat(other) == expected
+
+
+# --- what may not be loaded in the loop's process ---
+
+
+class OnlyInWorkers(Drawn):
+    def __getitem__(self, index: int) -> int:
+        info = get_worker_info()
+        assert info is not None
+        return info.id * 0 + index
+
+
+def no_init(worker: int) -> None:
+    pass
+
+
+def seeding_init(worker: int) -> None:
+    random.seed(worker)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"worker_init_fn": no_init},
+        {"worker_init_fn": seeding_init},
+        {"on_bad_sample": "skip"},
+        {"sample_timeout_s": 100},
+        {"hedge": True},
+        {"timeout": 60},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_nothing_is_loaded_in_the_loop_where_workers_were_asked_to_do_more(asked: dict[str, Any], wild: list[Setting]) -> None:
+    with DataLoader(OnlyInWorkers(), batch_size=4, num_workers="auto", multiprocessing_context="fork", **asked) as loader:
+        assert torch.cat(list(loader)).tolist() == list(range(SAMPLES))
+    assert INLINE not in wild
+
+
+def test_what_cannot_be_loaded_in_the_loop_is_left_to_a_worker() -> None:
+    with DataLoader(OnlyInWorkers(), batch_size=4, num_workers="auto") as loader:
+        assert torch.cat(list(loader)).tolist() == list(range(SAMPLES))
+        assert "loading in the loop failed" in loader.report().decided[-1]
+
+
+class Broken(Drawn):
+    def __getitem__(self, index: int) -> int:
+        if index == 9:
+            raise KeyError("nine")
+        return index
+
+
+def test_an_error_is_a_workers_error_and_the_next_batch_follows() -> None:
+    with DataLoader(Broken(), batch_size=4, num_workers="auto") as loader:
+        iterator = iter(loader)
+        assert [next(iterator).tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        with pytest.raises(KeyError, match="Caught KeyError in DataLoader worker process 0"):
+            next(iterator)
+        assert next(iterator).tolist() == [12, 13, 14, 15]
+
+
+class Unpicklable(Drawn):
+    def __init__(self) -> None:
+        self.handle = threading.Lock()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch is a window, and workers are always tried."""
+    for name in ("WINDOW_NS", "FIRST_WINDOW_NS", "SETTLE_NS", "LOOK_AGAIN_NS", "LOOK_SOON_NS"):
+        monkeypatch.setattr(module, name, 1)
+    for name in ("LEAST_BATCHES", "LEAST_INLINE"):
+        monkeypatch.setattr(module, name, 1)
+    monkeypatch.setattr("antifreeze.tuning.decide.HAND_OVER_S", 0.0)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_where_no_worker_can_be_started_the_loop_loads_and_says_why() -> None:
+    with DataLoader(Unpicklable(), batch_size=4, num_workers="auto", multiprocessing_context="spawn") as loader:
+        assert len(list(loader)) == SAMPLES // 4
+        report = loader.report()
+    assert report.workers == 0
+    assert "could not be had" in report.decided[-1]
+    assert "dataset.handle" in report.decided[-1]
+
+
+# --- between epochs ---
+
+
+def pids(loader: DataLoader[Any]) -> list[int]:
+    pool = loader._parked.pool if loader._parked is not None else None
+    assert isinstance(pool, Pool)
+    return [worker.pid for worker in pool.crew.workers if worker is not None]
+
+
+@pytest.fixture
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(self: Autopilot, now_ns: int, setting: Setting) -> Decision:
+        self.setting = self.tuner.home = Setting(Kind.PROCESS, 2)
+        return Decision(self.setting, "two")
+
+    monkeypatch.setattr(Autopilot, "look", look)
+    monkeypatch.setattr(Autopilot, "look_soon", a_slow_loop)
+
+
+class Changing(Drawn):
+    def __init__(self) -> None:
+        self.add = 0
+        self.order = list(range(SAMPLES))
+
+    def __getitem__(self, index: int) -> int:
+        return self.order[index] + self.add
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_workers_stay_for_the_next_epoch_and_go_with_the_loader() -> None:
+    loader = DataLoader(Changing(), batch_size=4, num_workers="auto", multiprocessing_context="fork")
+    list(loader)
+    first = pids(loader)
+    assert len(first) == 2
+    assert torch.cat(list(loader)).tolist() == list(range(SAMPLES))
+    assert pids(loader) == first
+    loader.close()
+    for pid in first:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert torch.cat(list(loader)).tolist() == list(range(SAMPLES))
+    second = pids(loader)
+    del loader
+    for pid in second:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_a_change_of_the_data_set_between_epochs_is_seen() -> None:
+    dataset = Changing()
+    with DataLoader(dataset, batch_size=4, num_workers="auto", multiprocessing_context="fork") as loader:
+        list(loader)
+        first = pids(loader)
+        dataset.add = 1000
+        assert torch.cat(list(loader)).tolist() == [1000 + index for index in range(SAMPLES)]
+        second = pids(loader)
+        assert not set(first) & set(second)
+        random.Random(1).shuffle(dataset.order)
+        assert torch.cat(list(loader)).tolist() == [1000 + index for index in dataset.order]
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_an_epoch_that_was_left_early_and_two_at_a_time() -> None:
+    with DataLoader(Changing(), batch_size=4, num_workers="auto", multiprocessing_context="fork") as loader:
+        for batch in loader:
+            if batch[0] > 40:
+                break
+        pairs = list(zip(loader, loader, strict=True))
+        assert len(pairs) == SAMPLES // 4
+        assert all(one.tolist() == other.tolist() for one, other in pairs)
+        finished = iter(loader)
+        assert len(list(finished)) == SAMPLES // 4
+        assert next(finished, "nothing") == "nothing"
+        finished.close()
+        assert len(list(loader)) == SAMPLES // 4
+
+
+def test_likeness() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.name, self.rows, self.tensor = "x", list(range(1000)), torch.zeros(10)
+            self.inner = {"array": np.arange(1000)}
+
+    holder = Holder()
+    before = likeness(holder)
+    assert likeness(holder) == before
+
+    def changes(what: Any) -> bool:
+        earlier = likeness(holder)
+        what()
+        return likeness(holder) != earlier
+
+    assert changes(lambda: setattr(holder, "name", "y"))
+    assert changes(lambda: random.Random(3).shuffle(holder.rows))
+    assert changes(lambda: holder.rows.append(1))
+    assert changes(lambda: holder.tensor.add_(1))
+    assert changes(lambda: setattr(holder, "inner", dict(holder.inner)))
+    assert changes(lambda: np.random.default_rng(1).shuffle(holder.inner["array"]))
+    assert not changes(lambda: None)
+    holder.rows = [holder]  # type: ignore[list-item]
+    assert likeness(holder) == likeness(holder)
+
+
+# --- the rest ---
+
+
+def test_the_sampler_of_a_rank_is_asked_as_with_workers(wild: list[Setting]) -> None:
+    sampler = DistributedSampler(range(SAMPLES), num_replicas=2, rank=1, shuffle=True)
+    with DataLoader(Changing(), batch_size=4, num_workers="auto", sampler=sampler) as loader:
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            assert torch.cat(list(loader)).tolist() == list(sampler)
+
+
+class Stream(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(20))
+
+
+def test_an_iterable_data_set_keeps_its_number_of_streams() -> None:
+    loader = DataLoader(Stream(), batch_size=4, num_workers="auto")
+    assert loader._autopilot(False) is None
+    assert loader.num_workers >= 1
+
+
+def test_the_report_tells_what_was_decided(hasty: None) -> None:
+    with DataLoader(Changing(), batch_size=4, num_workers="auto") as loader:
+        list(loader)
+        report = loader.report()
+    assert report.decided[0] == "loading in the loop since batch 0, because nothing is measured yet"
+    assert any(line.strip().startswith("auto ") for line in str(report).splitlines())
+    assert isinstance(report.as_dict()["decided"], list)
+
+
+def test_loaders_that_are_iterated_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other:
+        def __init__(self, cores: int) -> None:
+            self.cores = cores
+
+        def takes_cores(self, now_s: float) -> int:
+            return self.cores
+
+    me: Any = Other(99)
+    for taken, expected in [
+        ((), (8, False)),
+        ((0,), (8, False)),
+        ((2,), (6, True)),
+        ((7,), (4, True)),
+        ((4, 4), (2, True)),
+        ((8,) * 20, (1, True)),
+    ]:
+        monkeypatch.setattr(module, "_pilots", [me, *map(Other, taken)])
+        assert shared_cores(me, 8) == expected

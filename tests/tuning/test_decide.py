@@ -1,0 +1,214 @@
+"""What num_workers="auto" decides: tables of single windows, and whole runs in simulated worlds."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antifreeze.tuning.decide import (
+    INLINE,
+    LONGEST_REST,
+    MOST_WORKERS,
+    Kind,
+    Limits,
+    Measured,
+    Setting,
+    Tuner,
+    depth_within,
+    fitting_workers,
+    most_workers,
+)
+
+
+def processes(count: int) -> Setting:
+    return Setting(Kind.PROCESS, count)
+
+
+def seen(setting: Setting = INLINE, **changes: object) -> Measured:
+    """A loop that only waits; samples that only compute, 1 ms each, on 4 cores."""
+    window = Measured(
+        setting, samples=1000, batches=10, elapsed_s=1.0, waited_s=1.0, work_s=1.0, cpu_s=1.0, queued_s=0.0, cores=4, batch_tasks=100
+    )
+    return replace(window, **changes)  # type: ignore[arg-type]
+
+
+# --- single windows ---
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        pytest.param(seen(), processes(4), id="a loop that only waits leaves its core to a worker"),
+        pytest.param(seen(elapsed_s=1.05), processes(4), id="and so does one that hardly computes"),
+        pytest.param(seen(elapsed_s=1.4), processes(3), id="a loop that computes keeps its core"),
+        pytest.param(seen(elapsed_s=2.0), processes(1), id="one worker loads as fast as the loop goes"),
+        pytest.param(seen(elapsed_s=30.0), INLINE, id="a loop that hardly waits"),
+        pytest.param(seen(cpu_s=0.01), processes(8), id="samples that wait outside: more than there are cores, not all at once"),
+        pytest.param(seen(batches=10_000), INLINE, id="a batch that loads faster than it could be handed over"),
+        pytest.param(seen(cores=1), processes(1), id="a single core"),
+        pytest.param(seen(budget_bytes=300, batch_bytes=100, batch_tasks=1), processes(2), id="a budget for two batches in flight"),
+        pytest.param(seen(available_bytes=400, worker_bytes=100), processes(3), id="memory for two more"),
+    ],
+)
+def test_from_a_first_window_without_workers(window: Measured, expected: Setting) -> None:
+    decision = Tuner(Limits(inline=True), INLINE).decide(window)
+    assert decision.setting == expected, decision.why
+    assert decision.is_trial == (expected != INLINE)
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        pytest.param(seen(processes(2)), processes(3), id="more while the loop waits and cores are free"),
+        pytest.param(seen(processes(4), queued_s=0.5, cpu_s=0.5), processes(3), id="fewer where they lack cores"),
+        pytest.param(seen(processes(4)), processes(4), id="as many as there are cores"),
+        pytest.param(seen(processes(4), cpu_s=0.1), processes(8), id="beyond the cores where samples wait outside"),
+        pytest.param(seen(processes(4), waited_s=0.01, work_s=0.3), processes(1), id="fewer where the loop is the bottleneck"),
+        pytest.param(seen(processes(4), waited_s=0.01, work_s=2.5), processes(4), id="but not where they are busy"),
+        pytest.param(seen(processes(4), budget_bytes=200, batch_bytes=100, batch_tasks=2), processes(2), id="the budget has shrunk"),
+    ],
+)
+def test_from_a_window_with_workers(window: Measured, expected: Setting) -> None:
+    decision = Tuner(Limits(inline=False), window.setting).decide(window)
+    assert decision.setting == expected, decision.why
+
+
+def test_a_trial_that_is_not_better_goes_home_and_rests() -> None:
+    tuner = Tuner(Limits(inline=False), processes(2))
+    assert tuner.decide(seen(processes(2))).setting == processes(3)
+    back = tuner.decide(seen(processes(3), samples=1010))
+    assert (back.setting, back.is_trial) == (processes(2), False)
+    assert "3 worker processes did 1.01× as much" in back.why
+    assert tuner.decide(seen(processes(2))).setting == processes(2)
+
+
+def test_a_trial_that_is_better_is_home_and_says_why() -> None:
+    tuner = Tuner(Limits(inline=False), processes(3))
+    tuner.decide(seen(processes(3)))
+    decision = tuner.decide(seen(processes(4), samples=1300))
+    assert decision.setting == tuner.home == processes(4)
+    assert decision.why == "the loop waited for data 100% of the time and that is 1.30× as fast as 3 worker processes"
+
+
+def test_a_setting_that_cannot_be_had_is_not_asked_for_again() -> None:
+    tuner = Tuner(Limits(inline=True), INLINE)
+    assert tuner.decide(seen()).setting == processes(4)
+    tuner.cannot(processes(4))
+    assert tuner.decide(seen()).setting == processes(3)
+    tuner.cannot(processes(1))
+    assert all(tuner.decide(seen()).setting == INLINE for _ in range(50))
+
+
+def test_what_was_far_behind_is_tried_again_only_when_the_work_has_changed() -> None:
+    tuner = Tuner(Limits(inline=True), INLINE)
+    tried = [tuner.decide(seen(tuner._trial or tuner.home, samples=1000 if tuner._trial is None else 100)).is_trial for _ in range(300)]
+    assert sum(tried) == 2 * 3  # four workers, two, one
+    now = [tuner.decide(seen(tuner._trial or tuner.home, samples=100)).is_trial for _ in range(20)]
+    assert any(now)
+
+
+# --- whole runs ---
+
+World = Callable[[Setting], float]
+
+
+def run(tuner: Tuner, rate: World, windows: int, noise: random.Random | None = None, **more: object) -> list[Setting]:
+    """The settings of all windows, each of which took a second."""
+    used, now = [], tuner.home
+    for _ in range(windows):
+        used.append(now)
+        wobble = 1 if noise is None else noise.uniform(0.985, 1.015)
+        now = tuner.decide(seen(now, samples=max(1, int(1e6 * rate(now) * wobble)), **more)).setting
+    return used
+
+
+def peaked(rates: list[float], inline: float) -> World:
+    """Rising to the best count, falling after it; `rates` are the steps."""
+    return lambda setting: inline if setting.kind is Kind.INLINE else rates[min(setting.workers, len(rates)) - 1]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[World, float, int]:
+    """(rates, the best of them, cores): workers help up to some count, by 8 % each at least, and then hurt, by 12 % each at most."""
+    cores = draw(st.integers(1, 8))
+    best = draw(st.integers(1, cores))
+    up = [draw(st.floats(0.08, 1.0)) for _ in range(best - 1)]
+    down = [draw(st.floats(0.02, 0.12)) for _ in range(cores - best)]
+    rates = [1.0]
+    for gain in up:
+        rates.append(rates[-1] * (1 + gain))
+    for loss in down:
+        rates.append(rates[-1] * (1 - loss))
+    inline = draw(st.floats(0.05, 4.0))
+    return peaked(rates, inline), max(*rates, inline), cores
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(worlds(), st.integers(0, 2**32))
+def test_in_a_steady_world_it_comes_to_rest_near_the_best(world: tuple[World, float, int], seed: int) -> None:
+    rate, best, cores = world
+    tuner = Tuner(Limits(inline=True), INLINE)
+    used = run(tuner, rate, 60, random.Random(seed), cores=cores, queued_s=0.2, cpu_s=0.8)
+    assert rate(tuner.home) >= 0.9 * best
+    later = run(tuner, rate, 400, random.Random(seed), cores=cores, queued_s=0.2, cpu_s=0.8)
+    changes = sum(one != other for one, other in itertools.pairwise(later))
+    assert changes <= 40, "a tenth of the windows at most are others than the one before"
+    assert sum(map(rate, later)) >= 0.88 * best * len(later)
+    assert len(used) == 60
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.floats(1e-3, 1e6), st.floats(0, 1), st.floats(0, 40), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=60),
+    st.integers(1, 64),
+    st.integers(1, 64),
+    st.booleans(),
+    st.one_of(st.none(), st.integers(0, 10**6)),
+    st.integers(0, 10**6),
+)
+def test_whatever_is_measured_decisions_stay_within_their_bounds(
+    windows: list[tuple[float, float, float, float, float]], cores: int, places: int, inline: bool, budget: int | None, batch_bytes: int
+) -> None:
+    tuner = Tuner(Limits(inline, most=places), INLINE if inline else processes(min(places, cores)))
+    now = tuner.home
+    for rate, waits, work_s, cpu, queued in windows:
+        window = Measured(now, max(1, int(rate)), 3, 1.0, waits, work_s, cpu * work_s, queued * work_s, cores, 4, batch_bytes, budget)
+        decision = tuner.decide(window)
+        now = decision.setting
+        assert decision.why
+        assert (now.workers == 0) == (now.kind is Kind.INLINE)
+        assert now.kind is not Kind.INLINE or inline
+        assert now.workers <= places
+        assert decision.depth is None or decision.depth >= 1
+        if budget is not None and batch_bytes and decision.depth is not None and decision.depth > 1:
+            assert (decision.depth + 1) * batch_bytes <= budget
+        if decision.depth is not None:
+            assert now.workers <= 4 * decision.depth
+
+
+def test_no_oscillation_between_two_that_are_alike() -> None:
+    tuner = Tuner(Limits(inline=True), INLINE)
+    later = run(tuner, lambda setting: 1.0, 3000, random.Random(7))
+    changes = [at for at in range(1, len(later)) if later[at] != later[at - 1]]
+    assert len([at for at in changes if at > 1500]) <= 2 * len(set(later)) * (1500 // LONGEST_REST + 1)
+
+
+def test_waiting_samples_are_given_ever_more_workers_while_that_helps() -> None:
+    tuner = Tuner(Limits(inline=True), INLINE)
+    used = run(tuner, lambda setting: float(max(1, setting.workers)), 8, cpu_s=0.01)
+    assert used[-1] == processes(MOST_WORKERS)
+
+
+def test_limits() -> None:
+    assert most_workers(seen(cores=2), 64) == 2
+    assert most_workers(seen(cores=8, elapsed_s=9.0), 64) == 7
+    assert most_workers(seen(cores=8, cpu_s=0.25), 64) == 32
+    assert fitting_workers(seen(), 3) == 3
+    assert depth_within(seen(budget_bytes=50, batch_bytes=100)) == 1
+    assert depth_within(seen()) is None
