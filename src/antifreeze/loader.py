@@ -41,6 +41,7 @@ _warned_of_platform = False
 class DataLoader(TorchDataLoader[_T_co]):
     """A drop-in for `torch.utils.data.DataLoader`: the same arguments in the same order, and our own by keyword.
 
+    num_workers="auto"  as many workers as help, or none, measured and adapted as it runs; they stay between epochs
     on_bad_sample       "raise" (default), "skip", "replace", or a callable (index, error) that returns one of them
     max_bad_samples     how many may be skipped or replaced per epoch: a count, or a fraction of the data set
     keep_batches_full   with "skip": the next samples move up (default), or batches come short

@@ -1,0 +1,144 @@
+"""num_workers="auto" against every fixed setting: `python benchmarks/auto.py` prints the table of docs/benchmarks.md.
+
+For each workload one process holds a loader of every setting, their workers warm. After some seconds for "auto" to find its setting,
+rounds follow in which every loader runs for a moment, one after the other; a figure is the median over the rounds, and a ratio the
+median of the ratio within one round. The loop does nothing, so all cores are there for loading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import machine
+from runs import measuring_environment
+from table import quantity, ratio, render
+from workloads import WORKLOADS
+
+LIMIT_S = 300.0
+AUTO = "auto"
+
+
+class Run:
+    """One loader, epoch after epoch, for as long as it is asked to go on."""
+
+    def __init__(self, workload: str, workers: int | str, samples: int) -> None:
+        from antifreeze import DataLoader
+
+        given = WORKLOADS[workload].loader_arguments(samples)
+        self.loader = DataLoader(num_workers=workers, persistent_workers=workers not in (0, AUTO), **given)
+        self.batch_size = WORKLOADS[workload].batch_size
+        self._batches = self._endless()
+
+    def _endless(self) -> Iterator[Any]:
+        while True:
+            yield from self.loader
+
+    def rate(self, seconds: float) -> float:
+        """Samples a second, of whole batches."""
+        began, batches = time.perf_counter(), 0
+        while (elapsed := time.perf_counter() - began) < seconds:
+            next(self._batches)
+            batches += 1
+        return batches * self.batch_size / elapsed
+
+
+def measure(workload: str, fixed: Sequence[int], warm_s: float, seconds: float, rounds: int, quick: bool) -> dict[str, Any]:
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
+    samples = WORKLOADS[workload].quick_samples if quick else WORKLOADS[workload].samples
+    settings: list[int | str] = [*fixed, AUTO]
+    runs = {str(setting): Run(workload, setting, samples) for setting in settings}
+    for name, run in runs.items():
+        run.rate(warm_s if name == AUTO else min(warm_s, 1.0))
+    rates: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds):
+        names = list(runs)
+        first = number % len(names)  # nobody is always the one who comes after the slow one
+        for name in names[first:] + names[:first]:
+            rates[name].append(runs[name].rate(seconds))
+    decided = list(runs[AUTO].loader.report().decided)
+    for run in runs.values():
+        run.loader.close()
+    return {"rates": rates, "decided": decided}
+
+
+def row(workload: str, found: dict[str, Any], fixed: Sequence[int]) -> list[str]:
+    rates = found["rates"]
+    medians = {name: statistics.median(list_of) for name, list_of in rates.items()}
+    best = max((str(workers) for workers in fixed), key=medians.__getitem__)
+    against = statistics.median(auto / other for auto, other in zip(rates[AUTO], rates[best], strict=True))
+    chosen = found["decided"][-1].split(" since ")[0]
+    cells = [quantity(medians[str(workers)]) for workers in fixed]
+    return [workload, *cells, quantity(medians[AUTO]), ratio(against), "inline" if best == "0" else best, chosen]
+
+
+def in_own_process(workload: str, chosen: argparse.Namespace) -> dict[str, Any] | str:
+    """What was measured, or why nothing was."""
+    request = [workload, chosen.fixed, chosen.warm, chosen.seconds, chosen.rounds, chosen.quick]
+    command = [sys.executable, __file__, "--child", json.dumps(request)]
+    done = subprocess.run(command, capture_output=True, text=True, env=measuring_environment(), timeout=LIMIT_S, check=False)
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="comma-separated; all of: %(default)s")
+    parser.add_argument("--fixed", default="0,1,2,4", help="numbers of workers to compare with (default %(default)s)")
+    parser.add_argument("--warm", type=float, default=8.0, help='seconds for "auto" to find its setting (default %(default)s)')
+    parser.add_argument("--seconds", type=float, default=0.5, help="of one loader in one round (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="small data sets: shows that it works, its figures mean little")
+    parser.add_argument("--markdown", action="store_true", help="the table as markdown")
+    parser.add_argument("--why", action="store_true", help='also print every decision of "auto"')
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    chosen = parser.parse_args(given)
+    chosen.fixed = [int(workers) for workers in chosen.fixed.split(",")]
+    unknown = [name for name in chosen.workloads.split(",") if name not in WORKLOADS]
+    if unknown:
+        parser.error(f"no workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
+    if chosen.rounds < 1 or chosen.seconds <= 0 or not chosen.fixed:
+        parser.error("--rounds must be 1 or more, --seconds more than 0, and --fixed name a number of workers")
+    return chosen
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    chosen = arguments(given)
+    if chosen.child:
+        print(json.dumps(measure(*json.loads(chosen.child))))
+        return 0
+    rows, notes = [], []
+    for workload in chosen.workloads.split(","):
+        missing = WORKLOADS[workload].missing()
+        found = missing or in_own_process(workload, chosen)
+        if isinstance(found, str):
+            notes.append(f"{workload}: {'skipped' if missing else 'failed'}: {found}")
+            continue
+        rows.append(row(workload, found, chosen.fixed))
+        notes += [f"{workload}: {line}" for line in found["decided"]] if chosen.why else []
+        print(f"{workload}: auto {rows[-1][-3]} of the best", file=sys.stderr, flush=True)
+    head = [
+        "workload",
+        *("inline" if not workers else f"{workers} workers" for workers in chosen.fixed),
+        AUTO,
+        "of the best",
+        "best",
+        "chosen",
+    ]
+    conditions = f"{chosen.rounds} rounds of {chosen.seconds:g} s each, after {chosen.warm:g} s{', --quick' if chosen.quick else ''}"
+    print("\n".join([*machine.description(), conditions, "", render(head, rows, chosen.markdown), *notes]))
+    return 1 if any(": failed: " in note for note in notes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
