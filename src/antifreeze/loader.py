@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from antifreeze import choices
 from antifreeze.delivery.autopilot import Autopilot
 from antifreeze.delivery.iterator import LoaderIterator
-from antifreeze.delivery.ledger import Ledger
+from antifreeze.delivery.ledger import Decided, Ledger
 from antifreeze.delivery.likeness import likeness
 from antifreeze.delivery.position import Cursor, check_fits, fresh_state
 from antifreeze.delivery.ranks import Ranks, made_at, watch_ranks
@@ -36,6 +36,7 @@ from antifreeze.tuning.decide import INLINE, MOST_WORKERS, Kind, Limits, Setting
 
 _T_co = TypeVar("_T_co", covariant=True)
 _warned_of_platform = False
+_STREAMS_STAY = "the number of streams says which samples make which batch, so it is the cores less one, and stays"
 
 
 class DataLoader(TorchDataLoader[_T_co]):
@@ -125,7 +126,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         self._made_at = made_at()
         self._ranks: Ranks | None = None
         self._spare_ring: Ring | None = None
-        self._is_auto = False
+        self._auto_workers: int | None = None
         self._pilot: Autopilot | None = None
         self._parked: _Parked | None = None
         self._resume_state: dict[str, Any] | None = None
@@ -150,8 +151,9 @@ class DataLoader(TorchDataLoader[_T_co]):
             "in_order": in_order,
         }
         torch_arguments = chosen.with_workers(torch_arguments, isinstance(dataset, IterableDataset))
-        self._is_auto = torch_arguments["num_workers"] == "auto"
+        is_auto = torch_arguments["num_workers"] == "auto"
         torch_arguments["num_workers"] = _count_workers(torch_arguments["num_workers"])
+        self._auto_workers = torch_arguments["num_workers"] if is_auto else None
         super().__init__(dataset, **{name: value for name, value in torch_arguments.items() if name in TORCH_ARGUMENTS})
         self.in_order = in_order
         if chosen.on_made is not None:
@@ -266,11 +268,21 @@ class DataLoader(TorchDataLoader[_T_co]):
             self._ranks = watch_ranks(self, self.options.uneven_ranks, rank, world_size, lambda text: self._traps.say("ranks", text))
         return self._ranks
 
+    @property
+    def _is_auto(self) -> bool:
+        """As it was made; somebody who sets another num_workers later means that number."""
+        return self._auto_workers is not None and self.num_workers == self._auto_workers
+
     def _autopilot(self, ranked: bool) -> Autopilot | None:
         """Whoever decides how many workers there are, where that may change as it runs. Of an iterable data set the count says which
         samples make which batch, so it is chosen once; and a loader that cannot be supervised in the loop's own process, but is asked
         to be, or that gives its workers something to do first, loads nothing there."""
-        if not self._is_auto or is_iterable_kind(self) or is_datapipe(self.dataset):
+        if not self._is_auto:
+            return None
+        if is_iterable_kind(self) or is_datapipe(self.dataset):
+            if not self._ledger.decided:
+                chosen = Setting(Kind.PROCESS, self.num_workers)
+                self._ledger.decided.append(Decided(0, str(chosen), chosen.workers, _STREAMS_STAY))
             return None
         if self._pilot is None:
             options = self.options

@@ -29,6 +29,16 @@ def test_loader_benchmark_measures_and_prints(tmp_path: Path) -> None:
     assert max(len(line) for line in done.stdout.splitlines()) <= 120
 
 
+def test_auto_is_measured_against_fixed_settings() -> None:
+    command = [sys.executable, "benchmarks/auto.py", "--quick", "--workloads", "rows-batch", "--fixed", "0,1"]
+    more = ["--warm", "0.3", "--seconds", "0.05", "--rounds", "1", "--markdown", "--why"]
+    done = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| workload | inline | 1 workers | auto | of the best | best | chosen |" in done.stdout
+    assert "rows-batch: loading in the loop since batch 0" in done.stdout
+
+
 def test_an_unknown_workload_is_refused() -> None:
     command = [sys.executable, "benchmarks/loader.py", "--workloads", "nonsense"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

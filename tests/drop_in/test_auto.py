@@ -23,7 +23,7 @@ from antifreeze.delivery.likeness import likeness
 from antifreeze.supervisor.pool import Pool
 from antifreeze.tuning.decide import INLINE, Decision, Kind, Setting
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:This DataLoader will create")
 SAMPLES = 80
 
 
@@ -337,9 +337,21 @@ class Stream(torch.utils.data.IterableDataset[int]):
 
 
 def test_an_iterable_data_set_keeps_its_number_of_streams() -> None:
-    loader = DataLoader(Stream(), batch_size=4, num_workers="auto")
-    assert loader._autopilot(False) is None
-    assert loader.num_workers >= 1
+    with DataLoader(Stream(), batch_size=4, num_workers="auto") as loader:
+        before = loader.num_workers
+        assert torch.cat(list(loader)).tolist() == list(range(20))
+        assert loader.num_workers == before
+        (decided,) = loader.report().decided
+        assert f"{before} worker process" in decided
+        assert "so it is the cores less one, and stays" in decided
+
+
+def test_a_number_that_is_set_later_is_meant() -> None:
+    with DataLoader(Changing(), batch_size=4, num_workers="auto") as loader:
+        loader.num_workers = 3
+        iterator = iter(loader)
+        assert iterator.pool.size == 3
+        assert torch.cat(list(iterator)).tolist() == list(range(SAMPLES))
 
 
 def test_the_report_tells_what_was_decided(hasty: None) -> None:

@@ -108,7 +108,7 @@ def test_a_setting_that_cannot_be_had_is_not_asked_for_again() -> None:
 def test_what_was_far_behind_is_tried_again_only_when_the_work_has_changed() -> None:
     tuner = Tuner(Limits(inline=True), INLINE)
     tried = [tuner.decide(seen(tuner._trial or tuner.home, samples=1000 if tuner._trial is None else 100)).is_trial for _ in range(300)]
-    assert sum(tried) == 2 * 3  # four workers, two, one
+    assert sum(tried) == 3  # four workers, two, one
     now = [tuner.decide(seen(tuner._trial or tuner.home, samples=100)).is_trial for _ in range(20)]
     assert any(now)
 
@@ -203,6 +203,20 @@ def test_waiting_samples_are_given_ever_more_workers_while_that_helps() -> None:
     tuner = Tuner(Limits(inline=True), INLINE)
     used = run(tuner, lambda setting: float(max(1, setting.workers)), 8, cpu_s=0.01)
     assert used[-1] == processes(MOST_WORKERS)
+
+
+def test_a_single_bad_window_is_no_reason_to_give_a_setting_up() -> None:
+    tuner = Tuner(Limits(inline=True), INLINE)
+    bad = [tuner.decide(seen(tuner._trial or tuner.home, samples=1000 if tuner._trial is None else 600)).is_trial for _ in range(300)]
+    assert sum(bad) == 2 * 3
+
+
+def test_the_loop_does_not_load_what_it_could_never_load_as_fast() -> None:
+    tuner = Tuner(Limits(inline=True), processes(4))
+    used = run(tuner, lambda setting: 1.0, 50, work_s=3.0, cpu_s=3.0)
+    assert INLINE not in used
+    other = Tuner(Limits(inline=True), processes(4))
+    assert INLINE in run(other, lambda setting: 1.0, 50, work_s=0.5, cpu_s=0.5)
 
 
 def test_limits() -> None:

@@ -24,7 +24,9 @@ WAITING_MATTERS = 0.05
 BETTER = 1.04
 """A setting that costs more must bring this much, or it is noise."""
 AS_GOOD = 0.98
-FAR_BEHIND = 0.75
+AS_GOOD_AT_BEST = 0.9
+"""Loading in the loop is not tried where even at its best it could not reach this much: while it lasts, nothing is loaded ahead."""
+FAR_BEHIND, HOPELESS = 0.75, 0.4
 CHANGED = 1.5
 """A rate so many times larger or smaller than it was says that the work itself has changed."""
 MOST_WORKERS = 32
@@ -223,7 +225,8 @@ class Tuner:
         known = self.known.get(setting)
         if known is None:
             return True
-        return known.rests == 0 and (known.tries < SECOND_CHANCE or known.rate >= FAR_BEHIND * self.known[self.home].rate)
+        of_home = known.rate / max(self.known[self.home].rate, 1e-9)
+        return known.rests == 0 and (of_home >= FAR_BEHIND or (of_home >= HOPELESS and known.tries < SECOND_CHANCE))
 
     def _candidates(self, seen: Measured) -> list[tuple[Setting, str]]:
         home = self.home
@@ -239,7 +242,7 @@ class Tuner:
         more = _step_up(home.workers, most, seen)
         if more > home.workers:
             found.append((Setting(home.kind, more), _because(seen, "there is room for more")))
-        if self.limits.inline:
+        if self.limits.inline and inline_rate(seen) >= AS_GOOD_AT_BEST * seen.rate:
             found.append((INLINE, _because(seen, "handing over may cost more than it brings")))
         if home.workers > 1 and (seen.without_core >= NO_CORE or home.workers > seen.cores):
             found.append((Setting(home.kind, home.workers - 1), _because(seen, "the workers lack cores")))
@@ -296,6 +299,12 @@ def depth_within(seen: Measured) -> int | None:
     if seen.budget_bytes is None or not seen.batch_bytes:
         return None
     return max(1, seen.budget_bytes // seen.batch_bytes - 1)
+
+
+def inline_rate(seen: Measured) -> float:
+    """Samples a second if the loop loaded them itself, with nothing handed over and no core to wait for."""
+    loop_s = seen.elapsed_s - seen.waited_s
+    return seen.samples / max(loop_s + seen.work_s - seen.queued_s, 1e-9)
 
 
 def _loop_share(seen: Measured) -> float:
