@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import mmap
 import os
 import random
@@ -292,6 +293,38 @@ def test_an_epoch_that_was_left_early_and_two_at_a_time() -> None:
         assert next(finished, "nothing") == "nothing"
         finished.close()
         assert len(list(loader)) == SAMPLES // 4
+
+
+@pytest.mark.usefixtures("two_workers")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_workers_that_are_gone_when_the_next_epoch_begins(number: int) -> None:
+    with DataLoader(Changing(), batch_size=4, num_workers="auto", multiprocessing_context="fork") as loader:
+        list(loader)
+        for pid in pids(loader):
+            os.kill(pid, number)
+        assert torch.cat(list(loader)).tolist() == list(range(SAMPLES))
+
+
+def test_a_forked_child_makes_workers_of_its_own(two_workers: None) -> None:
+    with DataLoader(Changing(), batch_size=4, num_workers="auto", multiprocessing_context="fork") as loader:
+        list(loader)
+        first = pids(loader)
+        child = os.fork()
+        if child == 0:
+            ok = torch.cat(list(loader)).tolist() == list(range(SAMPLES)) and not set(first) & set(pids(loader))
+            loader.close()
+            os._exit(0 if ok else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert torch.cat(list(loader)).tolist() == list(range(SAMPLES))
+        assert pids(loader) == first
+
+
+def test_a_copy_of_the_loader_is_one_of_its_own(two_workers: None) -> None:
+    with DataLoader(Changing(), batch_size=4, num_workers="auto", multiprocessing_context="fork") as loader:
+        list(loader)
+        with copy.deepcopy(loader) as other:
+            assert torch.cat(list(other)).tolist() == list(range(SAMPLES))
+            assert not set(pids(loader)) & set(pids(other))
 
 
 def test_likeness() -> None:
