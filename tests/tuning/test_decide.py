@@ -93,7 +93,9 @@ def test_a_trial_that_is_better_is_home_and_says_why() -> None:
     tuner.decide(seen(processes(3)))
     decision = tuner.decide(seen(processes(4), samples=1300))
     assert decision.setting == tuner.home == processes(4)
-    assert decision.why == "the loop waited for data 100% of the time and that is 1.30× as fast as 3 worker processes"
+    assert (
+        decision.why == "the loop waited for data 100% of the time with 3 worker processes and goes 1.30× as fast with this, waiting 100%"
+    )
 
 
 def test_a_setting_that_cannot_be_had_is_not_asked_for_again() -> None:

@@ -124,6 +124,7 @@ class Decision:
 @dataclass
 class _Known:
     rate: float
+    waits: float = 0.0
     tries: int = 0
     rests: int = 0  # windows until it may be tried again
 
@@ -185,18 +186,21 @@ class Tuner:
             self._odd_windows = self._steady_for = 0
             self._patience = min(LONGEST_REST, 2 * self._patience)
         known = self.known[self.home]
-        known.rate = (known.rate + seen.rate) / 2
+        known.rate, known.waits = (known.rate + seen.rate) / 2, seen.waits
 
     def _judge(self, seen: Measured) -> Decision:
         """The end of a trial."""
         trial, home = seen.setting, self.known[self.home]
         known = self.known.setdefault(trial, _Known(seen.rate))
-        known.rate, self._trial = seen.rate, None
+        known.rate, known.waits, self._trial = seen.rate, seen.waits, None
         times = seen.rate / max(home.rate, 1e-9)
         enough = BETTER if trial.workers > self.home.workers else AS_GOOD if seen.waits < WAITING_MATTERS else 1.0
         if times >= enough:
             before, self.home = self.home, trial
-            self._why = _because(seen, f"{before} did no more" if times < BETTER else f"that is {times:.2f}× as fast as {before}")
+            waited = f"the loop waited for data {home.waits:.0%} of the time with {before}"
+            self._why = (
+                f"{waited} and goes {f'{times:.2f}× as fast' if times >= BETTER else 'no slower'} with this, waiting {seen.waits:.0%}"
+            )
             known.tries = 0
             home.tries, home.rests = home.tries + 1, self._rest_of(home)
             return self._look_around(seen)
@@ -214,7 +218,7 @@ class Tuner:
         for setting, why in self._candidates(seen):
             if setting != self.home and self._may_try(setting):
                 if self.home not in self.known:
-                    self.known[self.home] = _Known(seen.rate)
+                    self.known[self.home] = _Known(seen.rate, seen.waits)
                 self._trial = setting
                 return Decision(setting, why, is_trial=True)
         if not self._why:
