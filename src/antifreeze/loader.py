@@ -311,8 +311,8 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def _end_parked(self) -> None:
         parked, self._parked = self._parked, None
-        if parked is not None:
-            parked.end()
+        if parked is not None and parked.end.detach() is not None:
+            _end_pool(parked.pool.crew, parked.pool.ring)
 
     def _borrow_ring(self) -> Ring:
         ring, self._spare_ring = self._spare_ring, None
