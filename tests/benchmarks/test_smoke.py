@@ -36,7 +36,7 @@ def test_auto_is_measured_against_fixed_settings() -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| workload | inline | 1 workers | auto | of the best | best | chosen |" in done.stdout
-    assert "rows-batch: loading in the loop since batch 0" in done.stdout
+    assert "rows-batch: no workers since batch 0" in done.stdout
 
 
 def test_an_unknown_workload_is_refused() -> None:

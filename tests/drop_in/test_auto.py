@@ -391,7 +391,7 @@ def test_the_report_tells_what_was_decided(hasty: None) -> None:
     with DataLoader(Changing(), batch_size=4, num_workers="auto") as loader:
         list(loader)
         report = loader.report()
-    assert report.decided[0] == "loading in the loop since batch 0, because nothing is measured yet"
+    assert report.decided[0] == "no workers since batch 0, because nothing is measured yet"
     assert any(line.strip().startswith("auto ") for line in str(report).splitlines())
     assert isinstance(report.as_dict()["decided"], list)
 

@@ -91,11 +91,21 @@ def test_a_trial_that_is_not_better_goes_home_and_rests() -> None:
 def test_a_trial_that_is_better_is_home_and_says_why() -> None:
     tuner = Tuner(Limits(inline=False), processes(3))
     tuner.decide(seen(processes(3)))
-    decision = tuner.decide(seen(processes(4), samples=1300))
+    once = tuner.decide(seen(processes(4), samples=1200))
+    assert (once.setting, once.is_trial, tuner.home) == (processes(4), True, processes(3))
+    decision = tuner.decide(seen(processes(4), samples=1400))
     assert decision.setting == tuner.home == processes(4)
     assert (
         decision.why == "the loop waited for data 100% of the time with 3 worker processes and goes 1.30× as fast with this, waiting 100%"
     )
+
+
+def test_a_single_good_window_is_no_reason_to_change() -> None:
+    tuner = Tuner(Limits(inline=False), processes(3))
+    tuner.decide(seen(processes(3)))
+    tuner.decide(seen(processes(4), samples=1300))
+    back = tuner.decide(seen(processes(4), samples=700))
+    assert (back.setting, back.is_trial) == (processes(3), False)
 
 
 def test_a_setting_that_cannot_be_had_is_not_asked_for_again() -> None:
@@ -203,7 +213,7 @@ def test_no_oscillation_between_two_that_are_alike() -> None:
 
 def test_waiting_samples_are_given_ever_more_workers_while_that_helps() -> None:
     tuner = Tuner(Limits(inline=True), INLINE)
-    used = run(tuner, lambda setting: float(max(1, setting.workers)), 8, cpu_s=0.01)
+    used = run(tuner, lambda setting: float(max(1, setting.workers)), 12, cpu_s=0.01)
     assert used[-1] == processes(MOST_WORKERS)
 
 

@@ -30,7 +30,7 @@ LONG_BATCH_NS = 500_000_000
 FEW_BATCHES_TIMES = 4
 """A window of fewer batches than it should have is over after so many times its length."""
 LOOK_AGAIN_NS, LOOK_SOON_NS = 20_000_000, 2_000_000
-PAUSE_NS, PAUSE_TIMES = 500_000_000, 10
+PAUSE_NS, PAUSE_TIMES, AFTER_A_PAUSE = 500_000_000, 10, 8
 ACTIVE_S = 2.0
 KEPT_DECISIONS = 100
 
@@ -71,7 +71,6 @@ class Autopilot:
         self._settled_at = 1  # the batch after which a window may begin; the very first one is not like the others
         self._computes = True
         self._last_loop_ns = 0
-        self._pauses_ns = 0
         _pilots.add(self)
 
     def __repr__(self) -> str:
@@ -117,17 +116,16 @@ class Autopilot:
         """At the beginning of next(), with the `setting` that is in force; a decision where a window is over."""
         self.active_s = now_ns / 1e9
         timing = self._ledger.timing
-        self._leave_out_pause()
+        self._begin_anew_after_a_pause()
         self.due_ns = now_ns + LOOK_AGAIN_NS
         if self._mark is None or self._mark.troubles != self._troubles():
             self._mark = None
             if timing.batches >= self._settled_at and self._loop_time() >= self._settled_ns:
                 self._mark = _NOTHING if timing.batches == 1 and timing.waited_ns >= LONG_BATCH_NS else self._marked()
-                self._pauses_ns = 0
         if self._mark is None or not self._is_over(self._mark, setting):
             return None
         seen = self._seen(self._mark, setting)
-        self._mark, self._pauses_ns = self._marked(), 0
+        self._mark = self._marked()
         self._computes = seen.computing >= WAITS_OUTSIDE
         decision = self.tuner.decide(seen)
         if not decision.is_trial:
@@ -137,7 +135,7 @@ class Autopilot:
 
     def _is_over(self, mark: _Mark, setting: Setting) -> bool:
         timing = self._ledger.timing
-        elapsed_ns = self._loop_time() - mark.waited_ns - mark.loop_ns - self._pauses_ns
+        elapsed_ns = self._loop_time() - mark.waited_ns - mark.loop_ns
         batches = timing.batches - mark.batches
         least_ns = FIRST_WINDOW_NS if len(self._ledger.decided) == 1 and setting == INLINE else WINDOW_NS
         least = LEAST_INLINE if setting == INLINE else LEAST_BATCHES
@@ -162,18 +160,19 @@ class Autopilot:
     def _troubles(self) -> int:
         return self._ledger.costs.restarts + self._ledger.costs.stalls
 
-    def _leave_out_pause(self) -> None:
-        """A single long stay in the user's code (a validation, a checkpoint) is not how fast the loop is."""
+    def _begin_anew_after_a_pause(self) -> None:
+        """A single long stay in the user's code (a validation, a checkpoint) is not how fast the loop is; and what was loaded meanwhile
+        comes faster than it is loaded."""
         timing = self._ledger.timing
         stay_ns, self._last_loop_ns = timing.loop_ns - self._last_loop_ns, timing.loop_ns
         typical_ns = timing.loop_ns / max(1, timing.batches)
         if stay_ns > max(PAUSE_NS, PAUSE_TIMES * typical_ns):
-            self._pauses_ns += stay_ns
+            self.changed(AFTER_A_PAUSE)
 
     def _seen(self, mark: _Mark, setting: Setting) -> Measured:
         timing, costs, options = self._ledger.timing, self._ledger.costs, self._options
         waited_s = (timing.waited_ns - mark.waited_ns) / 1e9
-        loop_s = max(0.0, (timing.loop_ns - mark.loop_ns - self._pauses_ns) / 1e9)
+        loop_s = (timing.loop_ns - mark.loop_ns) / 1e9
         workers = list(costs.memory.workers.values())
         cores, shared = shared_cores(self, self._cores())
         return Measured(

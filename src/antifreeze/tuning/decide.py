@@ -7,8 +7,9 @@
 
 1. What counts is how many samples a second the loop gets through, its own work included: workers that take the loop's core away,
    or cost more than they bring, show there. Where two settings do the same, fewer workers are better.
-2. One setting is tried at a time, for one window. One that was not better rests, each time twice as long; one that was far behind twice
-   is tried again only when everything has changed. So on a steady machine the changes become ever rarer.
+2. One setting is tried at a time, for one window, and for a second one where it did better. One that was not better rests, each time
+   twice as long; one that was far behind twice is tried again only when everything has changed. So on a steady machine the changes
+   become ever rarer.
 3. A decision never leaves its Limits: samples that compute get a core each, and the loop one where it needs it; samples that wait for
    something outside get more; memory bounds both.
 4. Where the loop does not wait, nothing is tried but fewer workers.
@@ -56,7 +57,7 @@ class Setting:
 
     def __str__(self) -> str:
         if self.kind is Kind.INLINE:
-            return "loading in the loop"
+            return "no workers"
         return f"{self.workers} worker {self.kind.value}{'es' if self.workers > 1 else ''}"
 
 
@@ -137,6 +138,7 @@ class Tuner:
     home: Setting
     known: dict[Setting, _Known] = field(default_factory=dict)
     _trial: Setting | None = None
+    _first_rate: float | None = None  # of a trial that went well and is confirmed now
     _why: str = ""
     _odd_windows: int = 0
     _steady_for: int = 0
@@ -191,10 +193,14 @@ class Tuner:
     def _judge(self, seen: Measured) -> Decision:
         """The end of a trial."""
         trial, home = seen.setting, self.known[self.home]
-        known = self.known.setdefault(trial, _Known(seen.rate))
-        known.rate, known.waits, self._trial = seen.rate, seen.waits, None
-        times = seen.rate / max(home.rate, 1e-9)
+        rate = seen.rate if self._first_rate is None else (self._first_rate + seen.rate) / 2
+        times = rate / max(home.rate, 1e-9)
         enough = BETTER if trial.workers > self.home.workers else AS_GOOD if seen.waits < WAITING_MATTERS else 1.0
+        if times >= enough and self._first_rate is None:
+            self._first_rate = seen.rate
+            return Decision(trial, "it was better for one window", is_trial=True)
+        known = self.known.setdefault(trial, _Known(rate))
+        known.rate, known.waits, self._trial, self._first_rate = rate, seen.waits, None, None
         if times >= enough:
             before, self.home = self.home, trial
             waited = f"the loop waited for data {home.waits:.0%} of the time with {before}"
@@ -219,7 +225,7 @@ class Tuner:
             if setting != self.home and self._may_try(setting):
                 if self.home not in self.known:
                     self.known[self.home] = _Known(seen.rate, seen.waits)
-                self._trial = setting
+                self._trial, self._first_rate = setting, None
                 return Decision(setting, why, is_trial=True)
         if not self._why:
             self._why = _because(seen, _as_it_is(seen))
