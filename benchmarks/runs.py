@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,31 +38,48 @@ class Outcome:
     """Processes that were still there after the measurement had ended."""
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A measuring process that is over."""
+
+    lines: list[str]
+    """Its output after "ready"; empty if it failed, and `error` then says how."""
+    error: str
+    seen: list[Memory]
+    left_behind: int
+
+
 def run(request: Request, memory: bool) -> Outcome:
-    command = [sys.executable, str(HERE / "measure.py"), json.dumps(asdict(request))]
+    ended = run_process([sys.executable, str(HERE / "measure.py"), json.dumps(asdict(request))], measuring_environment(), memory)
+    if not ended.lines:
+        return Outcome(None, ended.error, left_behind=ended.left_behind)
+    result = Result(**json.loads(ended.lines[-1]))
+    if not ended.seen:
+        return Outcome(result, left_behind=ended.left_behind)
+    peak_held_bytes = max(each.held_bytes for each in ended.seen)
+    return Outcome(
+        result,
+        peak_pss_bytes=max(each.pss_bytes for each in ended.seen),
+        peak_held_bytes=peak_held_bytes,
+        added_bytes=peak_held_bytes - ended.seen[0].held_bytes,
+        left_behind=ended.left_behind,
+    )
+
+
+def run_process(command: Sequence[str], environment: dict[str, str], memory: bool, limit_s: float = MEASUREMENT_LIMIT_S) -> Ended:
+    """Runs it to its end, or to the limit, in a session of its own; nothing of that session is left."""
     with tempfile.TemporaryFile() as complaints:
-        environment = measuring_environment()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, start_new_session=True, env=environment)
         try:
-            lines, seen = _watch(process, memory)
+            lines, seen = _watch(process, memory, limit_s)
             left_behind = _left_behind(process.pid)
         finally:
             _end_session(process)
         complaints.seek(0)
         last_words = complaints.read().decode(errors="replace").strip().splitlines()
-    if process.returncode != 0 or not lines:
-        return Outcome(None, last_words[-1] if last_words else f"exit code {process.returncode}", left_behind=left_behind)
-    result = Result(**json.loads(lines[-1]))
-    if not seen:
-        return Outcome(result, left_behind=left_behind)
-    peak_held_bytes = max(each.held_bytes for each in seen)
-    return Outcome(
-        result,
-        peak_pss_bytes=max(each.pss_bytes for each in seen),
-        peak_held_bytes=peak_held_bytes,
-        added_bytes=peak_held_bytes - seen[0].held_bytes,
-        left_behind=left_behind,
-    )
+    if process.returncode == 0 and lines:
+        return Ended(lines, "", seen, left_behind)
+    return Ended([], last_words[-1] if last_words else f"exit code {process.returncode}", seen, left_behind)
 
 
 def measuring_environment() -> dict[str, str]:
@@ -69,10 +87,10 @@ def measuring_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(SOURCE_TREE), os.environ.get("PYTHONPATH", "")]))}
 
 
-def _watch(process: subprocess.Popen[bytes], memory: bool) -> tuple[list[str], list[Memory]]:
+def _watch(process: subprocess.Popen[bytes], memory: bool, limit_s: float) -> tuple[list[str], list[Memory]]:
     """Its output until it ends or the limit is over, and its memory again and again from "ready", the first line, on."""
     assert process.stdout is not None
-    deadline_s = time.monotonic() + MEASUREMENT_LIMIT_S
+    deadline_s = time.monotonic() + limit_s
     output, seen = b"", []
     while time.monotonic() < deadline_s:
         readable, _, _ = select.select([process.stdout], [], [], MEMORY_EVERY_S if memory else 1.0)

@@ -6,6 +6,7 @@ seed, and a sample is a fresh tensor where a real data set would make one.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import io
 import time
@@ -119,16 +120,7 @@ class Jpegs(Dataset[tuple[torch.Tensor, int]]):
         self.files = [encode(picture(number)) for number in range(self.SOURCES)]
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        image = torch.from_numpy(self.decode(self.files[index % self.SOURCES])).permute(2, 0, 1)
-        area, ratio, top, left, flip = torch.rand(5).tolist()
-        height, width = image.shape[1:]
-        side = (area * 0.92 + 0.08) ** 0.5
-        crop_height = max(1, int(height * side * (0.75 + ratio / 4)))
-        crop_width = max(1, int(width * side))
-        y, x = int(top * (height - crop_height)), int(left * (width - crop_width))
-        crop = image[None, :, y : y + crop_height, x : x + crop_width]
-        small = torch.nn.functional.interpolate(crop, size=(224, 224), mode="bilinear", antialias=True)[0]
-        return (small.flip(2) if flip < 0.5 else small).float().div_(255), index % 1000
+        return augmented(self.decode(self.files[index % self.SOURCES])), index % 1000
 
     def __len__(self) -> int:
         return self.samples
@@ -142,11 +134,17 @@ class SlowReads(Dataset[torch.Tensor]):
         self.source = torch.arange(3072, dtype=torch.uint8)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.010)
-        return self.source + index % 256
+        return read_slowly(self.source, index)
 
     def __len__(self) -> int:
         return self.samples
+
+
+class SlowReadsAsync(SlowReads):
+    """The same from an async client."""
+
+    async def __getitem__(self, index: int) -> torch.Tensor:  # type: ignore[override]
+        return await read_slowly_async(self.source, index)
 
 
 class NamedImages(Dataset[tuple[torch.Tensor, int, str]]):
@@ -187,6 +185,34 @@ class FourLeaves(Dataset[dict[str, Any]]):
 def rows(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     random = torch.Generator().manual_seed(2)
     return torch.rand(samples, 16, generator=random), torch.randint(0, 10, (samples,), generator=random)
+
+
+def augmented(pixels: np.ndarray) -> torch.Tensor:
+    """Height×width×3 bytes to a random crop of 3×224×224 floats, flipped half of the time."""
+    image = torch.from_numpy(pixels).permute(2, 0, 1)
+    area, ratio, top, left, flip = torch.rand(5).tolist()
+    height, width = image.shape[1:]
+    side = (area * 0.92 + 0.08) ** 0.5
+    crop_height = max(1, int(height * side * (0.75 + ratio / 4)))
+    crop_width = max(1, int(width * side))
+    y, x = int(top * (height - crop_height)), int(left * (width - crop_width))
+    crop = image[None, :, y : y + crop_height, x : x + crop_width]
+    small = torch.nn.functional.interpolate(crop, size=(224, 224), mode="bilinear", antialias=True)[0]
+    return (small.flip(2) if flip < 0.5 else small).float().div_(255)
+
+
+READ_S = 0.010
+
+
+def read_slowly(source: torch.Tensor, index: int) -> torch.Tensor:
+    time.sleep(READ_S)
+    return source + index % 256
+
+
+async def read_slowly_async(source: torch.Tensor, index: int) -> torch.Tensor:
+    """The same read as an async client makes it."""
+    await asyncio.sleep(READ_S)
+    return source + index % 256
 
 
 def as_it_is(batch: Any) -> Any:

@@ -1,0 +1,111 @@
+"""PURE: from measurements of peers to tables: medians, ratios within a round, who is ahead, and what ours must reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from peer_child import PeerResult
+from peers.contract import Task
+from table import milliseconds, quantity, ratio, render
+
+OURS = "antifreeze"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One measurement: `result` is None if it failed, and `error` says how."""
+
+    result: PeerResult | None
+    error: str = ""
+
+
+@dataclass
+class Line:
+    """One row of a table: who, in which setting, and what was found round after round."""
+
+    title: str
+    setting: str
+    rounds: list[Round] = field(default_factory=list)
+    peak_pss_bytes: int | None = None
+    reason: str = ""
+    """Why there is no figure: cannot do it, or is not installed."""
+
+    def values(self, value: Callable[[PeerResult], float]) -> list[float]:
+        return [value(each.result) for each in self.rounds if each.result]
+
+    @property
+    def rate(self) -> float | None:
+        found = self.values(lambda result: result.samples_per_s)
+        return median(found) if found else None
+
+    @property
+    def is_ours(self) -> bool:
+        return self.title.startswith(OURS)
+
+
+def ratio_to(line: Line, base: Line, value: Callable[[PeerResult], float] = lambda result: result.samples_per_s) -> float | None:
+    """The median over the rounds of the ratio within one round; rounds in which one of them failed do not count."""
+    within = [
+        value(mine.result) / value(theirs.result)
+        for mine, theirs in zip(line.rounds, base.rounds, strict=False)
+        if mine.result and theirs.result
+    ]
+    return median(within) if within else None
+
+
+HEAD = ("samples/s", "setting", "rate", "× torch 2w", "over epochs", "CPU s/1000", "faults", "first ms", "PSS MB")
+
+
+def table(lines: Sequence[Line], base: Line, markdown: bool) -> str:
+    """Fastest first; those without a figure last, with the reason where the setting would stand."""
+    ordered = sorted(lines, key=lambda line: -(line.rate or 0))
+    return render(HEAD, [row(line, base) for line in ordered], markdown)
+
+
+def row(line: Line, base: Line) -> list[str]:
+    rate = line.rate
+    if rate is None:
+        failed = next((each.error for each in line.rounds if each.error), "")
+        return [line.title, line.reason or f"failed: {failed}", *("" for _ in HEAD[2:])]
+    spread = line.values(lambda result: result.samples_per_s)
+    times, over = ratio_to(line, base), ratio_to(line, base, lambda result: result.over_epochs_per_s)
+    return [
+        line.title,
+        line.setting,
+        f"{quantity(rate)} ±{(max(spread) - min(spread)) / 2 / rate:.0%}",
+        ratio(times) if times else "",
+        ratio(over) if over else "",
+        quantity(median(line.values(lambda result: result.cpu_s_per_1000))),
+        quantity(median(line.values(lambda result: result.faults_per_sample))),
+        milliseconds(median(line.values(lambda result: result.first_batch_s))),
+        f"{line.peak_pss_bytes / 1e6:.0f}" if line.peak_pss_bytes else "",
+    ]
+
+
+VERDICT_HEAD = ("task", "best of ours", "× torch 2w", "must reach", "best peer", "× torch 2w", "ours / best peer", "kept")
+
+
+def verdict(task: Task, lines: Sequence[Line], base: Line) -> list[str]:
+    """Ours beside the best of the others and beside what was promised."""
+    ours, others = best(line for line in lines if line.is_ours), best(line for line in lines if not line.is_ours)
+    mine, theirs = ours and ratio_to(ours, base), others and ratio_to(others, base)
+    against = ratio_to(ours, others) if ours and others else None
+    wanted = f"≥ {ratio(task.must_reach)}" if task.must_reach else "ahead"
+    kept = bool(against and against >= 1 and (task.must_reach is None or (mine or 0) >= task.must_reach))
+    return [
+        task.name,
+        ours.setting if ours else "none",
+        ratio(mine) if mine else "",
+        wanted,
+        f"{others.title}: {others.setting}" if others else "none",
+        ratio(theirs) if theirs else "",
+        ratio(against) if against else "",
+        "yes" if kept else "NO",
+    ]
+
+
+def best(lines: Iterable[Line]) -> Line | None:
+    measured = [line for line in lines if line.rate]
+    return max(measured, key=lambda line: line.rate or 0) if measured else None

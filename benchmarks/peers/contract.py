@@ -1,0 +1,117 @@
+"""What a peer's file must say, and the pieces of work that all of them are given.
+
+A peer's file has
+    PEER                              who it is and what pip installs for it
+    entries(task)                     its rows of the table: settings to choose the best from, or a Refusal with the reason
+    prepare(task, folder)             writes the task in the peer's own format, once; only where it has one
+    open_epochs(task, options, folder)  imports the package and builds the data set (not timed), and returns what starts it:
+                                      a function that gives one iterable of batches per epoch, again and again (timed)
+Packages of the peer are imported inside functions: the file itself is also read where they are not installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peers import NAMES
+
+Epochs = Callable[[], Iterator[Iterable[Any]]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row of the issue's table: a workload of workloads.py, how much of it, and how many reads may wait at a time."""
+
+    name: str
+    title: str
+    workload: str
+    samples: int
+    batch_size: int
+    must_reach: float | None
+    """How many times the rate of torch with 2 workers ours must have; None where only the best peer counts."""
+    concurrency: int = 0
+    """Reads that may wait at the same time; 0 where nothing waits."""
+
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task("rows", "16 floats + label, batch 256, one at a time", "rows", 200_000, 256, 3.5),
+        Task("rows-batch", "the same rows, array-backed or by __getitems__", "rows-batch", 200_000, 256, 26.0),
+        Task("images", "3×224×224 float32, batch 64", "images", 4096, 64, 6.0),
+        Task("jpeg", "JPEG 500×375, decoded, random-resized-crop 224, flip, float, batch 64", "jpeg", 4096, 64, 1.5),
+        Task("reads-32", "3 KB in 10 ms, batch 32, 32 reads at a time", "slow-reads", 65_536, 32, None, concurrency=32),
+        Task("reads-64", "3 KB in 10 ms, batch 32, 64 reads at a time", "slow-reads", 65_536, 32, None, concurrency=64),
+        Task("reads-256", "3 KB in 10 ms, batch 32, 256 reads at a time", "slow-reads", 65_536, 32, None, concurrency=256),
+        Task("tokens", "16 to 1024 int64 ids, batch 64, padded by a collate function", "tokens", 65_536, 64, 6.0),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Peer:
+    name: str
+    """Its folder below the environments."""
+    title: str
+    requirements: tuple[str, ...]
+    """For pip, beside torch==2.13.0, numpy and simplejpeg, which every environment has."""
+    gives: str = "torch tensors"
+    pip_options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run a peer: its name in the table, what its open_epochs is given, what its environment has beside ours."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of a table: the best of some settings."""
+
+    title: str
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A task that a peer cannot do, with the reason."""
+
+    reason: str
+
+
+WARM_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_TOP_PAD_": "67108864"}
+"""glibc keeps freed memory: worth more than any other setting wherever samples are large and made in threads."""
+
+WARM = "malloc kept warm"
+
+
+def with_warm_malloc(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
+    """Each setting as it is, and with WARM_MALLOC."""
+    warm = (Setting(f"{setting.name}, {WARM}", setting.options, {**setting.environment, **WARM_MALLOC}) for setting in settings)
+    return (*settings, *warm)
+
+
+def load_peer(name: str) -> Any:
+    """The module of that name."""
+    if name not in NAMES:
+        raise LookupError(f"no peer {name!r}; there are {', '.join(NAMES)}")
+    return importlib.import_module(f"peers.{name}")
+
+
+def forever(make: Callable[[], Iterable[Any]]) -> Iterator[Iterable[Any]]:
+    """An epoch after another."""
+    while True:
+        yield make()
+
+
+def data_folder(home: Path, peer: Peer, task: Task) -> Path:
+    """Where the peer's own files of that task lie; tasks over the same samples share them."""
+    return home / "data" / peer.name / f"{task.workload}-{task.samples}"
