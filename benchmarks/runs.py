@@ -93,13 +93,15 @@ def _watch(process: subprocess.Popen[bytes], memory: bool, limit_s: float) -> tu
     deadline_s = time.monotonic() + limit_s
     output, seen = b"", []
     while time.monotonic() < deadline_s:
-        readable, _, _ = select.select([process.stdout], [], [], MEMORY_EVERY_S if memory else 1.0)
+        readable, _, _ = select.select([process.stdout], [], [], MEMORY_EVERY_S if memory else 0.2)
         if readable:
             piece = os.read(process.stdout.fileno(), 65536)
             output += piece
             if not piece:
                 process.wait(timeout=10)
                 break
+        elif process.poll() is not None:  # a process that it left behind has its output open
+            break
         if memory and output.count(b"\n") == 1:
             seen.append(memory_of(process.pid))
     return output.decode().splitlines()[1:], seen

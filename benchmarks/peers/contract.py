@@ -93,10 +93,20 @@ WARM_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_":
 WARM = "malloc kept warm"
 
 
-def with_warm_malloc(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
-    """Each setting as it is, and with WARM_MALLOC."""
+def with_warm_malloc(task: Task, settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
+    """Each setting as it is and, where samples are large, also with WARM_MALLOC."""
+    if task.workload not in ("images", "jpeg"):
+        return settings
     warm = (Setting(f"{setting.name}, {WARM}", setting.options, {**setting.environment, **WARM_MALLOC}) for setting in settings)
     return (*settings, *warm)
+
+
+def one_thread_each(options: dict[str, Any]) -> None:
+    """torch's own threads would fight with the peer's: one for each of these, where it has several."""
+    import torch
+
+    if max(options.get("threads", 0), options.get("workers", 0), 2 * abs(options.get("calls", 0))) > 1:
+        torch.set_num_threads(1)
 
 
 def load_peer(name: str) -> Any:

@@ -16,11 +16,11 @@ def entries(task: Task) -> list[Entry] | Refusal:
         return Refusal("one process per read that waits: 256 processes beside each other are not what it is made for")
     if task.concurrency:
         return [Entry(PEER.title, (Setting(f"{task.concurrency} processes", {"threads": 2, "processes": task.concurrency}),))]
-    inline = [Setting(f"external_source, {count} threads", {"threads": count}) for count in (1, 2)]
+    inline = [Setting(f"external_source, {count} threads", {"threads": count}) for count in (1, 2)[task.workload == "jpeg" :]]
     deep = Setting("external_source, 2 threads, no copy", {"threads": 2, "no_copy": True})
     processes = Setting("external_source, 2 processes", {"threads": 2, "processes": 2})
     if task.workload == "jpeg":
-        own = tuple(Setting(f"own decoder, {count} threads", {"threads": count, "own": True}) for count in (1, 2, 4))
+        own = tuple(Setting(f"own decoder, {count} threads", {"threads": count, "own": True}) for count in (2, 4))
         return [Entry(PEER.title, (*inline, processes)), Entry("DALI (CPU), own decoder", own)]
     if task.workload == "rows-batch":
         return [Entry(PEER.title, (*inline, deep))]

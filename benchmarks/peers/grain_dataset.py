@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from peers.contract import Entry, Epochs, Peer, Setting, Task, with_warm_malloc
+from peers.contract import Entry, Epochs, Peer, Setting, Task, one_thread_each, with_warm_malloc
 from peers.samples import as_numpy, data_set, pad_numpy
 
 PEER = Peer("grain", "Grain", ("grain==0.2.18",), gives="numpy arrays")
@@ -14,11 +14,10 @@ PEER = Peer("grain", "Grain", ("grain==0.2.18",), gives="numpy arrays")
 def entries(task: Task) -> list[Entry]:
     if task.concurrency:
         return [Entry(PEER.title, tuple(Setting(f"{n} threads", {"threads": n, "buffer": n * 2}) for n in (task.concurrency,)))]
-    threads = tuple(Setting(f"{n} threads, a batch each", {"threads": n, "buffer": 2 * n, "first": True}) for n in (1, 2, 4))
-    later = Setting("2 threads, batched after", {"threads": 2, "buffer": 4 * task.batch_size})
+    threads = tuple(Setting(f"{n} threads, a batch each", {"threads": n, "buffer": 2 * n, "first": True}) for n in ((2, 4) if task.workload == "jpeg" else (1, 2, 4)))
     processes = Setting("2 processes", {"threads": 1, "buffer": 2, "first": True, "processes": 2})
     inline = Setting("no threads", {"threads": 0, "buffer": 0, "first": True})
-    return [Entry(PEER.title, (inline, *with_warm_malloc(threads), later, processes))]
+    return [Entry(PEER.title, (inline, *with_warm_malloc(task, threads), processes))]
 
 
 class Source:
@@ -56,6 +55,7 @@ class BatchSource:
 def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
     import grain
 
+    one_thread_each(options)
     arrays = task.workload == "rows-batch"
     source = BatchSource(task) if arrays else Source(task)
     batch = {"batch_size": task.batch_size, "drop_remainder": True}

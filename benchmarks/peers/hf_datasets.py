@@ -8,11 +8,11 @@ from typing import Any
 from peers.contract import Entry, Epochs, Peer, Setting, Task, forever
 from peers.samples import collate, from_record, records
 
-PEER = Peer("huggingface", "HF datasets", ("datasets",))
+PEER = Peer("huggingface", "HF datasets", ("datasets==5.2.0",))
 
 
 def entries(task: Task) -> list[Entry]:
-    counts = (task.concurrency,) if task.concurrency else (0, 1, 2, 4)
+    counts = (task.concurrency,) if task.concurrency else (0, 2)
     settings = [Setting(f"{count} workers" if count else "no workers", {"workers": count}) for count in counts]
     if task.workload in ("rows", "rows-batch", "images"):
         settings += [Setting("numpy format, Dataset.iter in stored order", {"iter": "numpy"})]

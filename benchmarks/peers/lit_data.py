@@ -14,7 +14,7 @@ PEER = Peer("litdata", "LitData", ("litdata==0.2.76",))
 def entries(task: Task) -> list[Entry] | Refusal:
     if task.name == "rows-batch":
         return Refusal("gives one item at a time: no rows by index")
-    counts = (task.concurrency,) if task.concurrency else (0, 1, 2, 4)
+    counts = (task.concurrency,) if task.concurrency else (0, 2)
     return [Entry(PEER.title, tuple(Setting(f"{count} workers" if count else "no workers", {"workers": count}) for count in counts))]
 
 

@@ -14,7 +14,7 @@ PEER = Peer("streaming", "MosaicML Streaming", ("mosaicml-streaming==0.13.0",))
 def entries(task: Task) -> list[Entry] | Refusal:
     if task.name == "rows-batch":
         return Refusal("gives one sample at a time: no rows by index in one call")
-    counts = (task.concurrency,) if task.concurrency else (0, 1, 2, 4)
+    counts = (task.concurrency,) if task.concurrency else (0, 2)
     return [Entry(PEER.title, tuple(Setting(f"{count} workers" if count else "no workers", {"workers": count}) for count in counts))]
 
 
@@ -27,7 +27,21 @@ COLUMNS = {
 }
 
 
+def let_torchvision_import() -> None:
+    """It imports torchvision, whose operators are built for CUDA only: the two that are looked up at import are declared, none is used."""
+    import torch
+
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    KEPT.append(library)
+
+
+KEPT: list[Any] = []
+
+
 def prepare(task: Task, folder: Path) -> None:
+    let_torchvision_import()
     from streaming import MDSWriter
 
     with MDSWriter(out=str(folder), columns=COLUMNS[task.workload]) as writer:
@@ -36,6 +50,7 @@ def prepare(task: Task, folder: Path) -> None:
 
 
 def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
+    let_torchvision_import()
     from streaming import StreamingDataset
     from torch.utils.data import DataLoader
 

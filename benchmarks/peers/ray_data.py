@@ -8,18 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from peers.contract import Entry, Epochs, Peer, Refusal, Setting, Task
+from peers.contract import Entry, Epochs, Peer, Setting, Task
 from peers.samples import as_numpy, data_set, pad_numpy
 
 PEER = Peer("ray", "Ray Data", ("ray[data]==2.60.0", "pydantic"))
 
 
-def entries(task: Task) -> list[Entry] | Refusal:
-    if task.concurrency > 64:
-        return Refusal("one process per read that waits: 256 processes beside each other are not what it is made for")
+def entries(task: Task) -> list[Entry]:
     if task.concurrency:
-        return [Entry(PEER.title, (Setting(f"{task.concurrency} tasks at a time", {"cpus": 2, "each": 2 / task.concurrency, "prefetch": 4}),))]
-    depths = tuple(Setting(f"2 cores, prefetch {depth}", {"cpus": 2, "prefetch": depth}) for depth in (1, 4))
+        batches = max(1, task.concurrency // task.batch_size)
+        return [Entry(PEER.title, (Setting(f"async actor, {batches} batches of {task.batch_size} reads", {"reads": batches, "prefetch": 4}),))]
+    depths = tuple(Setting(f"2 cores, prefetch {depth}", {"prefetch": depth}) for depth in (1, 4))
     return [Entry(PEER.title, depths)]
 
 
@@ -27,7 +26,8 @@ def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
     import ray
 
     source = data_set(task)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", configure_logging=True)
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    ray.init(num_cpus=3, _node_ip_address="127.0.0.1", **quiet)
     ray.data.DataContext.get_current().enable_progress_bars = False
     return lambda: run(ray, task, source, options)
 
@@ -55,17 +55,40 @@ def build(ray: Any, task: Task, source: Any, options: dict[str, Any]) -> Any:
         return ray.data.from_blocks([block_of(x, y) for x, y in parts]).materialize()
     if task.workload == "tokens":
         return ray.data.from_items([{"x": source[index].numpy()} for index in range(task.samples)], override_num_blocks=16).materialize()
-    kept = ray.put(source)
+    indices = ray.data.range(task.samples, override_num_blocks=max(16, task.samples // 1024))
+    if task.concurrency:
+        return indices.map_batches(Reads, fn_constructor_args=(task,), batch_size=task.batch_size, concurrency=1, max_concurrency=options["reads"])
+    return indices.map_batches(Loads, fn_constructor_args=(task,), batch_size=task.batch_size, concurrency=2)
 
-    def load(batch: Any) -> Any:
-        samples = [as_numpy(ray.get(kept)[int(index)]) for index in batch["id"]]
-        if isinstance(samples[0], tuple):
-            return {"x": np.stack([each[0] for each in samples]), "y": np.stack([each[1] for each in samples])}
-        return {"x": np.stack(samples)}
 
-    tasks = {"num_cpus": options["each"]} if "each" in options else {}
-    blocks = task.samples // task.batch_size
-    return ray.data.range(task.samples, override_num_blocks=blocks).map_batches(load, batch_size=task.batch_size, **tasks)
+class Loads:
+    """An actor that has the data set, as its documentation recommends where setting it up is dear."""
+
+    def __init__(self, task: Task) -> None:
+        self.samples = data_set(task)
+
+    def __call__(self, batch: Any) -> Any:
+        import numpy as np
+
+        x, y = zip(*(as_numpy(self.samples[int(index)]) for index in batch["id"]), strict=True)
+        return {"x": np.stack(x), "y": np.stack(y)}
+
+
+class Reads:
+    """An async actor: all reads of a batch at a time."""
+
+    def __init__(self, task: Task) -> None:
+        self.source = data_set(task).source
+
+    async def __call__(self, batch: Any) -> Any:
+        import asyncio
+
+        import numpy as np
+
+        from workloads import read_slowly_async
+
+        found = await asyncio.gather(*(read_slowly_async(self.source, int(index)) for index in batch["id"]))
+        yield {"x": np.stack([each.numpy() for each in found])}
 
 
 def block_of(x: Any, y: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from peers.contract import Entry, Epochs, Peer, Setting, Task, with_warm_malloc
+from peers.contract import Entry, Epochs, Peer, Setting, Task, one_thread_each, with_warm_malloc
 from peers.samples import batches_of_indices, collate, data_set, whole_batch
 
 PEER = Peer("spdl", "SPDL", ("spdl==0.8.0",))
@@ -17,9 +17,12 @@ def entries(task: Task) -> list[Entry]:
         each = Setting(f"{task.concurrency} threads", {"threads": task.concurrency, "by": "sample"})
         asynchronous = Setting(f"async, {task.concurrency} at a time", {"threads": task.concurrency, "by": "coroutine"})
         return [Entry(PEER.title, (each, asynchronous))]
-    batches = tuple(Setting(f"{count} threads, a batch each", {"threads": count, "by": "batch"}) for count in (1, 2, 4))
-    one = Setting("2 threads, a sample each", {"threads": 2, "by": "sample"})
-    return [Entry(PEER.title, (*with_warm_malloc(batches), one) if task.workload != "rows" else batches)]
+    batches = tuple(Setting(f"{count} threads, a batch each", {"threads": count, "by": "batch"}) for count in counts(task))
+    return [Entry(PEER.title, with_warm_malloc(task, batches))]
+
+
+def counts(task: Task) -> tuple[int, ...]:
+    return (2, 4) if task.workload == "jpeg" else (1, 2, 4)
 
 
 def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
@@ -28,6 +31,7 @@ def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
 
     from workloads import read_slowly_async
 
+    one_thread_each(options)
     source = data_set(task)
     threads = options["threads"]
 

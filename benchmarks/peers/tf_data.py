@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from peers.contract import Entry, Epochs, Peer, Setting, Task, with_warm_malloc
+from peers.contract import Entry, Epochs, Peer, Setting, Task, one_thread_each, with_warm_malloc
 from peers.samples import data_set
 
 PEER = Peer("tfdata", "tf.data", ("tensorflow-cpu==2.21.0",), gives="tf tensors")
@@ -27,10 +27,11 @@ def entries(task: Task) -> list[Entry]:
     if task.workload == "rows-batch":
         return [Entry(PEER.title, tuple(Setting(f"gather by batch, {name}", {"calls": count}) for name, count in calls))]
     if task.workload == "jpeg":
+        calls = calls[:2]
         same = tuple(Setting(f"simplejpeg in numpy_function, {name}", {"calls": count}) for name, count in calls)
         own = tuple(Setting(f"decode_and_crop_jpeg, {name}", {"calls": count, "own": True}) for name, count in calls)
-        return [Entry(PEER.title, with_warm_malloc(same)), Entry("tf.data, own decoder", own)]
-    return [Entry(PEER.title, with_warm_malloc(tuple(Setting(name, {"calls": count}) for name, count in calls)))]
+        return [Entry(PEER.title, with_warm_malloc(task, same)), Entry("tf.data, own decoder", own)]
+    return [Entry(PEER.title, with_warm_malloc(task, tuple(Setting(name, {"calls": count}) for name, count in calls)))]
 
 
 def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
@@ -44,6 +45,7 @@ def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
         "slow-reads": reads,
         "tokens": tokens,
     }[task.workload]
+    one_thread_each(options)
     source = data_set(task)
 
     def epochs() -> Any:

@@ -22,7 +22,8 @@ def entries(task: Task) -> list[Entry]:
     warm = Setting("no workers, malloc kept warm", {"num_workers": 0}, WARM_MALLOC)
     deep = workers(2, prefetch_factor=8)
     deep_warm = Setting("2 workers, malloc kept warm", workers(2).options, WARM_MALLOC)
-    return [base, Entry("torch DataLoader, best", (without, huge, warm, workers(1), deep, deep_warm, workers(4)))]
+    large = (huge, warm, deep_warm) if task.workload in ("images", "jpeg") else ()
+    return [base, Entry("torch DataLoader, best", (without, *large, workers(1), deep))]
 
 
 def measure_of_all(task: Task) -> Setting:

@@ -18,7 +18,7 @@ SHARDS = 8
 def entries(task: Task) -> list[Entry] | Refusal:
     if task.name == "rows-batch":
         return Refusal("reads tar files one member after the other: no rows by index")
-    counts = (task.concurrency,) if task.concurrency else (0, 1, 2, 4)
+    counts = (task.concurrency,) if task.concurrency else (0, 2)
     return [Entry(PEER.title, tuple(Setting(f"{count} workers" if count else "no workers", {"workers": count}) for count in counts))]
 
 
