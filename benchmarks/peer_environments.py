@@ -1,8 +1,8 @@
 """A virtual environment per peer: made once under benchmarks/.peers, from packages, with the same torch in each.
 
-    .peers/NAME/             the environment         .peers/data/NAME/    what the peer wrote in its own format
-    .peers/NAME/installed    what it was made from; written last, so an environment that was interrupted is made again
-    .peers/NAME.refused      what pip said where it could not be installed
+.peers/NAME/             the environment         .peers/data/NAME/    what the peer wrote in its own format
+.peers/NAME/installed    what it was made from; written last, so an environment that was interrupted is made again
+.peers/NAME.refused      what pip said where it could not be installed
 """
 
 from __future__ import annotations

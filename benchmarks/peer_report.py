@@ -55,6 +55,27 @@ def ratio_to(line: Line, base: Line, value: Callable[[PeerResult], float] = lamb
     return median(within) if within else None
 
 
+def merged(earlier: Sequence[Line], later: Sequence[Line]) -> list[Line]:
+    """The rounds of both, each still beside those it ran with: who did not take part has an empty round."""
+    before, after = (max((len(line.rounds) for line in lines), default=0) for lines in (earlier, later))
+    titles = dict.fromkeys(line.title for line in (*earlier, *later))
+    found = []
+    for title in titles:
+        old, new = (next((line for line in lines if line.title == title), None) for lines in (earlier, later))
+        kept = new if new and (new.rounds or not old) else old
+        assert kept is not None
+        rounds = [*_padded(old, before), *_padded(new, after)]
+        peaks = [line.peak_pss_bytes for line in (new, old) if line and line.peak_pss_bytes]
+        reason = "" if any(each.result for each in rounds) else kept.reason
+        found.append(Line(title, kept.setting, rounds, peaks[0] if peaks else None, reason))
+    return found
+
+
+def _padded(line: Line | None, count: int) -> list[Round]:
+    rounds = line.rounds if line else []
+    return [*rounds, *(Round(None) for _ in range(count - len(rounds)))]
+
+
 HEAD = ("samples/s", "setting", "rate", "× torch 2w", "over epochs", "CPU s/1000", "faults", "first ms", "PSS MB")
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import machine
 from peer_child import PeerRequest, PeerResult
 from peer_environments import Environments
-from peer_report import VERDICT_HEAD, Line, Round, table, verdict
+from peer_report import VERDICT_HEAD, Line, Round, merged, table, verdict
 from peers import NAMES
 from peers.contract import TASKS, Entry, Peer, Refusal, Setting, Task, data_folder, load_peer
 from peers.torch_loader import BASE
@@ -176,7 +176,9 @@ def verdicts_of(found: dict[str, list[Line]], markdown: bool) -> str:
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workloads", default=",".join(TASKS), help="comma-separated; all of: %(default)s")
-    parser.add_argument("--peers", default=",".join(name_of(load_peer(name).PEER) for name in NAMES), help="comma-separated; all of: %(default)s")
+    parser.add_argument(
+        "--peers", default=",".join(name_of(load_peer(name).PEER) for name in NAMES), help="comma-separated; all of: %(default)s"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each row (default 3)")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each measurement looks, after its warm-up (default 2)")
     parser.add_argument("--warm", type=float, default=1.0, help="seconds of warm-up before it looks (default 1)")
@@ -186,7 +188,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--prepare", action="store_true", help="let peers with a format of their own write their files, and nothing else")
     parser.add_argument("--home", type=Path, default=HERE / ".peers", help="where environments and files are (default benchmarks/.peers)")
     parser.add_argument("--markdown", action="store_true", help="tables as markdown")
-    parser.add_argument("--save", type=Path, metavar="FOLDER", help="also keep what was measured there, one file per workload")
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="also keep what was measured there, one file per workload; again: adds rounds")
     parser.add_argument("--from", type=Path, metavar="FOLDER", dest="saved", help="print what --save kept, and measure nothing")
     chosen = parser.parse_args(given)
     chosen.workloads, chosen.peers = chosen.workloads.split(","), chosen.peers.split(",")
@@ -248,6 +250,7 @@ def measure_and_print(bench: Bench, tasks: Sequence[Task], chosen: argparse.Name
         found[task.name] = measure_task(bench, task, chosen.peers, chosen.rounds, not chosen.no_memory)
         if chosen.save:
             save(chosen.save, task, described, found[task.name])
+            described, found[task.name] = read_saved(chosen.save, task)
     print("\n".join(described))
     for name, lines in found.items():
         print(f"\n{text_of(TASKS[name], lines, chosen.markdown)}")
@@ -256,7 +259,11 @@ def measure_and_print(bench: Bench, tasks: Sequence[Task], chosen: argparse.Name
 
 
 def save(folder: Path, task: Task, described: list[str], lines: list[Line]) -> None:
+    """Adds to what is there: later rounds follow the earlier ones."""
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / f"{task.name}.json").exists():
+        described, earlier = read_saved(folder, task)
+        lines = merged(earlier, lines)
     content = {"machine": described, "lines": [asdict(line) for line in lines]}
     (folder / f"{task.name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False))
 

@@ -76,7 +76,11 @@ def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
     whole = task.workload == "rows-batch"
     source = Files(task) if options.get("own") else Batches(task) if whole else Samples(task)
     outputs = 1 if task.workload in ("tokens", "slow-reads") else 2
-    kinds = {"tokens": [types.INT64], "slow-reads": [types.UINT8], "jpeg": [types.UINT8 if options.get("own") else types.FLOAT, types.INT64]}
+    kinds = {
+        "tokens": [types.INT64],
+        "slow-reads": [types.UINT8],
+        "jpeg": [types.UINT8 if options.get("own") else types.FLOAT, types.INT64],
+    }
     given: dict[str, Any] = {"num_outputs": outputs, "batch": whole, "dtype": kinds.get(task.workload, [types.FLOAT, types.INT64])}
     if whole:
         given["batch_info"] = True

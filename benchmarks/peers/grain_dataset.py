@@ -14,7 +14,10 @@ PEER = Peer("grain", "Grain", ("grain==0.2.18",), gives="numpy arrays")
 def entries(task: Task) -> list[Entry]:
     if task.concurrency:
         return [Entry(PEER.title, tuple(Setting(f"{n} threads", {"threads": n, "buffer": n * 2}) for n in (task.concurrency,)))]
-    threads = tuple(Setting(f"{n} threads, a batch each", {"threads": n, "buffer": 2 * n, "first": True}) for n in ((2, 4) if task.workload == "jpeg" else (1, 2, 4)))
+    threads = tuple(
+        Setting(f"{n} threads, a batch each", {"threads": n, "buffer": 2 * n, "first": True})
+        for n in ((2, 4) if task.workload == "jpeg" else (1, 2, 4))
+    )
     processes = Setting("2 processes", {"threads": 1, "buffer": 2, "first": True, "processes": 2})
     inline = Setting("no threads", {"threads": 0, "buffer": 0, "first": True})
     return [Entry(PEER.title, (inline, *with_warm_malloc(task, threads), processes))]

@@ -40,7 +40,6 @@ def prepare(task: Task, folder: Path) -> None:
     litdata.optimize(fn=Record(task), inputs=inputs, output_dir=str(folder), num_workers=1, **chunks)
 
 
-
 def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
     import litdata
 

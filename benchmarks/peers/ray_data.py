@@ -17,7 +17,9 @@ PEER = Peer("ray", "Ray Data", ("ray[data]==2.60.0", "pydantic"))
 def entries(task: Task) -> list[Entry]:
     if task.concurrency:
         batches = max(1, task.concurrency // task.batch_size)
-        return [Entry(PEER.title, (Setting(f"async actor, {batches} batches of {task.batch_size} reads", {"reads": batches, "prefetch": 4}),))]
+        return [
+            Entry(PEER.title, (Setting(f"async actor, {batches} batches of {task.batch_size} reads", {"reads": batches, "prefetch": 4}),))
+        ]
     depths = tuple(Setting(f"2 cores, prefetch {depth}", {"prefetch": depth}) for depth in (1, 4))
     return [Entry(PEER.title, depths)]
 
@@ -57,7 +59,9 @@ def build(ray: Any, task: Task, source: Any, options: dict[str, Any]) -> Any:
         return ray.data.from_items([{"x": source[index].numpy()} for index in range(task.samples)], override_num_blocks=16).materialize()
     indices = ray.data.range(task.samples, override_num_blocks=max(16, task.samples // 1024))
     if task.concurrency:
-        return indices.map_batches(Reads, fn_constructor_args=(task,), batch_size=task.batch_size, concurrency=1, max_concurrency=options["reads"])
+        return indices.map_batches(
+            Reads, fn_constructor_args=(task,), batch_size=task.batch_size, concurrency=1, max_concurrency=options["reads"]
+        )
     return indices.map_batches(Loads, fn_constructor_args=(task,), batch_size=task.batch_size, concurrency=2)
 
 

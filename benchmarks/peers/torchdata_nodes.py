@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from peers.contract import Entry, Epochs, Peer, Setting, Task, one_thread_each, forever, with_warm_malloc
+from peers.contract import Entry, Epochs, Peer, Setting, Task, forever, one_thread_each, with_warm_malloc
 from peers.samples import collate, data_set, whole_batch
 
 PEER = Peer("torchdata", "torchdata nodes", ("torchdata==0.11.0",))
@@ -16,7 +16,10 @@ def entries(task: Task) -> list[Entry]:
         each = Setting(f"{task.concurrency} threads", {"workers": task.concurrency, "method": "thread", "by": "sample"})
         unordered = Setting(f"{task.concurrency} threads, in any order", {**each.options, "in_order": False})
         return [Entry(PEER.title, (each, unordered))]
-    threads = tuple(Setting(f"{count} threads, a batch each", {"workers": count, "method": "thread", "by": "batch"}) for count in ((2, 4) if task.workload == "jpeg" else (1, 2, 4)))
+    threads = tuple(
+        Setting(f"{count} threads, a batch each", {"workers": count, "method": "thread", "by": "batch"})
+        for count in ((2, 4) if task.workload == "jpeg" else (1, 2, 4))
+    )
     inline = Setting("no workers", {"workers": 0, "method": "thread", "by": "batch"})
     processes = Setting("2 processes, a batch each", {"workers": 2, "method": "process", "by": "batch"})
     return [Entry(PEER.title, (inline, *with_warm_malloc(task, threads), processes))]

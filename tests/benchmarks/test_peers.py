@@ -1,0 +1,178 @@
+"""The harness of benchmarks/peers.py without any peer: ratios, tables, refusals, and what it says where nothing is installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The modules of the harness, which lie beside its command."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import peer_child
+    import peer_environments
+    import peer_report
+    from peers import NAMES, contract
+
+    return {"child": peer_child, "environments": peer_environments, "report": peer_report, "contract": contract, "names": NAMES}
+
+
+def result(parts: Any, rate: float) -> Any:
+    return parts["child"].PeerResult(1000, rate, rate / 2, 0.05, 0.01, 0.5, "float32[256, 16]")
+
+
+def line(parts: Any, title: str, *rates: float | None, setting: str = "2 workers") -> Any:
+    report = parts["report"]
+    rounds = [report.Round(result(parts, rate)) if rate else report.Round(None, "it broke") for rate in rates]
+    return report.Line(title, setting, rounds)
+
+
+def test_a_ratio_is_the_median_of_the_ratios_within_a_round(parts: Any) -> None:
+    base, other = line(parts, "base", 100, 200, 400), line(parts, "other", 300, 400, 3200)
+
+    assert parts["report"].ratio_to(other, base) == 3.0
+
+
+def test_rounds_that_failed_do_not_count(parts: Any) -> None:
+    base, other = line(parts, "base", 100, 200, None), line(parts, "other", None, 400, 900)
+
+    assert parts["report"].ratio_to(other, base) == 2.0
+    assert parts["report"].ratio_to(line(parts, "never", None, None), base) is None
+
+
+def test_the_table_has_the_fastest_first_and_the_reason_of_those_who_cannot(parts: Any) -> None:
+    base = line(parts, "torch DataLoader, 2 workers", 100, 100)
+    refused = replace(line(parts, "WebDataset"), setting="", reason="no rows by index")
+    broken = line(parts, "Ray Data", None, None)
+
+    text = parts["report"].table([base, refused, broken, line(parts, "antifreeze, 2 workers", 350, 350)], base, markdown=False)
+
+    rows = text.splitlines()[2:]
+    assert rows[0].startswith("antifreeze, 2 workers")
+    assert "3.50×" in rows[0]
+    assert rows[1].startswith("torch DataLoader, 2 workers")
+    assert any(row.startswith("WebDataset") and "no rows by index" in row for row in rows[2:])
+    assert any(row.startswith("Ray Data") and "failed: it broke" in row for row in rows[2:])
+
+
+def test_rounds_that_are_added_stay_beside_those_they_ran_with(parts: Any) -> None:
+    earlier = [line(parts, "base", 100, 100), line(parts, "fast", 300, 500)]
+    later = [line(parts, "base", 50), line(parts, "slow", 25)]
+
+    found = {each.title: each for each in parts["report"].merged(earlier, later)}
+
+    assert parts["report"].ratio_to(found["fast"], found["base"]) == 4.0
+    assert parts["report"].ratio_to(found["slow"], found["base"]) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("ours", "peer", "kept"), [(400.0, 200.0, "yes"), (340.0, 200.0, "NO"), (400.0, 500.0, "NO")], ids=["kept", "too slow", "behind a peer"]
+)
+def test_a_promise_is_kept_only_ahead_of_every_peer_and_of_the_factor(parts: Any, ours: float, peer: float, kept: str) -> None:
+    base = line(parts, "torch DataLoader, 2 workers", 100.0)
+    lines = [base, line(parts, "tf.data", peer, setting="AUTOTUNE"), line(parts, "antifreeze, auto", ours, setting="auto")]
+
+    found = parts["report"].verdict(parts["contract"].TASKS["rows"], lines, base)
+
+    assert found[0] == "rows"
+    assert found[-1] == kept
+    assert found[4] == "tf.data: AUTOTUNE"
+
+
+def test_the_steady_part_of_an_epoch_begins_after_its_first_tenth(parts: Any) -> None:
+    window = parts["child"].Window(2)
+    for now_s in (1.0, 2.0, 3.0, 5.0):
+        window.add(10, now_s)
+    window.next_epoch()
+    for now_s in (50.0, 51.0, 52.0):
+        window.add(10, now_s)
+
+    assert window.samples == 70
+    assert window.steady_samples == 30
+    assert window.steady_s == pytest.approx(4.0)
+
+
+def test_a_batch_of_another_shape_is_not_measured(parts: Any) -> None:
+    import numpy as np
+
+    task = parts["contract"].TASKS["rows"]
+    parts["child"].complain_if_wrong(task, (np.zeros((256, 16)), np.zeros(256)))
+    with pytest.raises(ValueError, match=r"the first batch of rows is float64\[16, 256\].*should have the shape \[256, 16\]"):
+        parts["child"].complain_if_wrong(task, np.zeros((16, 256)))
+
+
+def test_a_peer_that_is_not_installed_is_a_sentence(parts: Any, tmp_path: Path) -> None:
+    peer = parts["contract"].Peer("grain", "Grain", ("grain==0.2.18",))
+    environments = parts["environments"].Environments(tmp_path)
+
+    assert environments.missing(peer) == "not installed here: python benchmarks/peers.py --install --peers grain"
+
+    (tmp_path / "grain.refused").write_text("No matching distribution found for grain==0.2.18")
+    assert environments.missing(peer) == "could not be installed; pip said: No matching distribution found for grain==0.2.18"
+
+
+def test_pips_errors_are_what_is_kept_of_a_refusal(parts: Any) -> None:
+    said = "Collecting x\nERROR: Could not find a version\nERROR: No matching distribution found for x\n\n[notice] a new pip\n"
+
+    assert parts["environments"].last_words(said) == "Could not find a version No matching distribution found for x"
+    assert parts["environments"].last_words("") == "nothing"
+
+
+def test_every_peer_says_for_every_task_how_it_runs_or_why_not(parts: Any) -> None:
+    contract = parts["contract"]
+    for name in parts["names"]:
+        module = contract.load_peer(name)
+        for task in contract.TASKS.values():
+            entries = module.entries(task)
+            if isinstance(entries, contract.Refusal):
+                assert len(entries.reason) > 20
+                continue
+            titles = [entry.title for entry in entries]
+            assert len(set(titles)) == len(titles)
+            for entry in entries:
+                names = [setting.name for setting in entry.settings]
+                assert names
+                assert len(set(names)) == len(names)
+                json.dumps([setting.options for setting in entry.settings])
+
+
+def test_the_command_without_any_environment_says_so_and_ends(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "benchmarks/peers.py",
+        "--home",
+        str(tmp_path),
+        "--workloads",
+        "rows",
+        "--peers",
+        "torch,grain",
+        "--rounds",
+        "1",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "not installed here: python benchmarks/peers.py --install --peers grain" in done.stdout
+
+
+def test_an_unknown_peer_or_workload_is_refused() -> None:
+    for given, said in (
+        (["--peers", "ffcv"], "no peer 'ffcv'; there are torch,"),
+        (["--workloads", "x"], "no workload 'x'; there are rows,"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "benchmarks/peers.py", *given], cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+        )
+
+        assert done.returncode == 2
+        assert said in done.stderr
