@@ -188,7 +188,9 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--prepare", action="store_true", help="let peers with a format of their own write their files, and nothing else")
     parser.add_argument("--home", type=Path, default=HERE / ".peers", help="where environments and files are (default benchmarks/.peers)")
     parser.add_argument("--markdown", action="store_true", help="tables as markdown")
-    parser.add_argument("--save", type=Path, metavar="FOLDER", help="also keep what was measured there, one file per workload; again: adds rounds")
+    parser.add_argument(
+        "--save", type=Path, metavar="FOLDER", help="also keep what was measured there, one file per workload; again: adds rounds"
+    )
     parser.add_argument("--from", type=Path, metavar="FOLDER", dest="saved", help="print what --save kept, and measure nothing")
     chosen = parser.parse_args(given)
     chosen.workloads, chosen.peers = chosen.workloads.split(","), chosen.peers.split(",")
