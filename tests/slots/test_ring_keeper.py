@@ -100,7 +100,8 @@ def test_pages_are_unlocked_before_they_go(ring: Ring, monkeypatch: pytest.Monke
         slots.append(ring.take())
         kept.append(ring.lend(slots[-1], 4096))
     kept.clear()
-    ring.take()
+    for _ in range(2 * module.A_WHILE):
+        ring.give_back(ring.take())
     gone = [slot for what, slot in order if what == "discard"]
     assert gone
     assert all(order.index(("unlock", slot)) < order.index(("discard", slot)) for slot in gone)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antifreeze.supervisor.state import Ending, Phase, RowFailed, Send, Task, TaskEnded
+from antifreeze.supervisor.state import Ending, Phase, RowFailed, Send, TakeBack, TakenBack, Task, TaskEnded
 
 from .tables import SLOT, Bad, ended, places, rows_done, state_of
 
@@ -189,3 +189,33 @@ def test_a_filled_row_that_is_of_another_kind_makes_the_batch_load_again() -> No
     (again,) = rows_done(state, fill.worker, layout=2)
     assert isinstance(again, Send)
     assert (again.task.whole, again.task.rows) == (True, 2)
+
+
+def test_the_same_rows_of_each_batch_go_to_the_same_worker() -> None:
+    state = state_of(workers=3)
+    first = state.submit(0, SLOT, 9, 3)
+    assert [(action.worker, action.task.first_row) for action in first] == [(0, 0), (1, 3), (2, 6)]
+    state.handle(TaskEnded(2, 2, Ending.ROWS, rows=3, layout=1))
+    second = state.submit(1, SLOT + 1, 9, 3)
+    assert [(action.worker, action.task.first_row) for action in second] == [(0, 0), (1, 3), (2, 6)]
+
+
+def test_rows_do_not_wait_for_their_worker_where_another_is_done_before_it_begins() -> None:
+    state = state_of(workers=2)
+    state.submit(0, SLOT, 4, 2)
+    state.submit(1, SLOT + 1, 4, 2)
+    for task in (1, 3):
+        state.handle(TaskEnded(1, task, Ending.ROWS, rows=2, layout=1))
+    actions = state.submit(2, SLOT + 2, 4, 2)
+    assert [action.worker for action in actions] == [1, 1]
+
+
+def test_what_was_given_out_in_vain_goes_to_whoever_is_free() -> None:
+    """A worker that does not come back keeps its own task, and nothing else."""
+    state = state_of(workers=2)
+    state.submit(0, SLOT, 4, 2)
+    state.submit(1, SLOT + 1, 4, 2)
+    for task in (1, 3):
+        state.handle(TaskEnded(1, task, Ending.ROWS, rows=2, layout=1))
+    assert state.recalls() == [TakeBack(0)]
+    assert [(action.worker, action.task.number) for action in state.handle(TakenBack(0, (2,)))] == [(1, 2)]

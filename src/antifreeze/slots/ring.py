@@ -6,7 +6,8 @@
 1. A slot is lent through an array that every tensor of the batch keeps alive; its death is the end of the lease.
 2. The ring never waits for the user: with nothing free it grows by a slot. From MAX_LENT lent slots on, batches are copied out
    by the caller (`crowded`), so that neither mappings nor descriptors grow with what the user keeps.
-3. Slots beyond what is in flight go back to the system as they come home.
+3. Slots that nobody needed for a while go back to the system. (Not at once: one that is needed again a moment later costs more
+   than all it holds; its pages must be found, and locked, anew.)
 4. A slot that was lent while the process forked stays as it is while that child may look at it: until the worker has ended
    (`quarantine`, `release_quarantine`), for ever where the user forked.
 5. Where a device reads from slots, a keeper locks their pages and says when a slot that came home is free.
@@ -26,6 +27,9 @@ from antifreeze.slots.arena import Arena
 
 MAX_LENT = 64
 SPARE_SLOTS = 2
+A_WHILE = 16
+"""So many slots taken."""
+
 _USER_FORK = -1
 
 _rings: weakref.WeakSet[Ring] = weakref.WeakSet()
@@ -62,7 +66,8 @@ class Ring:
         self._quarantined: dict[int, set[int]] = {}
         self._cooling: deque[tuple[int, Any]] = deque()  # came home, but a device may still read from them
         self._made = 0
-        self._most_filling = 0
+        self._taken = 0
+        self._never_needed = 0  # of the free slots, since the last look
         _rings.add(self)
 
     def __repr__(self) -> str:
@@ -70,6 +75,7 @@ class Ring:
 
     def take(self) -> int:
         self._welcome_back()
+        self._retire_idle()
         if self._free:
             slot = self._free.pop()  # the one used last is the one whose pages are warm
         elif self._retired:
@@ -78,7 +84,7 @@ class Ring:
             slot = self._made
             self._made += 1
         self._filling.add(slot)
-        self._most_filling = max(self._most_filling, len(self._filling))
+        self._never_needed = min(self._never_needed, len(self._free))
         return slot
 
     def give_back(self, slot: int) -> None:
@@ -146,12 +152,18 @@ class Ring:
             slot, _ = self._cooling.popleft()
             if slot not in self._quarantined:
                 self._free.append(slot)
-        while len(self._free) > self._most_filling + SPARE_SLOTS:
+
+    def _retire_idle(self) -> None:
+        self._taken += 1
+        if self._taken % A_WHILE:
+            return
+        for _ in range(self._never_needed - SPARE_SLOTS):
             slot = self._free.popleft()
             if self.keeper is not None:
                 self.keeper.unlock(slot)
             self.arena.discard(slot)
             self._retired.append(slot)
+        self._never_needed = len(self._free)
 
     @property
     def closed(self) -> bool:

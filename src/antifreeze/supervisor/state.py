@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heapify, heapreplace
 from typing import Any
@@ -57,6 +57,7 @@ class Task:
     worker: int | None = None  # the only one that may do it
     slot: int | None = None  # its own
     singly: bool = False  # each sample is tried alone before all are loaded
+    home: int | None = field(default=None, compare=False)  # who has done these rows of other batches, and has their pages
 
     def row_range(self) -> range:
         return range(self.first_row, self.first_row + self.rows)
@@ -235,8 +236,11 @@ class PoolState:
         """A new batch, to be loaded in `tasks` tasks; `worker` binds it."""
         batch = Batch(number, slot, rows, stream, worker)
         self.batches[number] = batch
-        for first, count in _split_evenly(rows, tasks):
-            self._add_task(batch, first, count, whole=tasks == 1, worker=worker)
+        if tasks == 1:
+            self._add_task(batch, 0, rows, whole=True, worker=worker)
+        else:
+            for part, (first, count) in enumerate(_split_evenly(rows, tasks)):
+                self._add_task(batch, first, count, whole=False, worker=worker, home=part)
         return self._assign()
 
     def reload(self, number: int, rows: int) -> list[Action]:
@@ -538,8 +542,7 @@ class PoolState:
         if suspect is not None:
             self._retry_suspect(task, suspect, event)
             return self._free(task.slot)
-        self._tasks[task.number] = (task, None)
-        self.backlog.appendleft(task)
+        self._put_back(task)
         return []
 
     def _strike(self, task: Task, event: WorkerGone) -> int | None:
@@ -610,9 +613,14 @@ class PoolState:
             elif self._races.is_hedge(task.number):
                 actions += self._forget_hedge(task)
             else:
-                self._tasks[task.number] = (task, None)
-                self.backlog.appendleft(task)
+                self._put_back(task)
         return actions
+
+    def _put_back(self, task: Task) -> None:
+        """Given out once in vain: from now on to whoever is free first."""
+        task = replace(task, home=None)
+        self._tasks[task.number] = (task, None)
+        self.backlog.appendleft(task)
 
     def batch_of(self, task: int) -> int | None:
         entry = self._tasks.get(task)
@@ -620,8 +628,10 @@ class PoolState:
 
     # --- tasks ---
 
-    def _add_task(self, batch: Batch, first_row: int, rows: int, *, whole: bool, worker: int | None, first: bool = False) -> None:
-        task = Task(self._next_task, batch.number, first_row, rows, whole, worker, singly=batch.singly)
+    def _add_task(
+        self, batch: Batch, first_row: int, rows: int, *, whole: bool, worker: int | None, first: bool = False, home: int | None = None
+    ) -> None:
+        task = Task(self._next_task, batch.number, first_row, rows, whole, worker, singly=batch.singly, home=home)
         self._next_task += 1
         self._tasks[task.number] = (task, None)
         batch.open_tasks.add(task.number)
@@ -653,7 +663,7 @@ class PoolState:
         if task.worker is not None:
             worker = self.workers[task.worker]
             return worker if worker.live else None
-        return idlest.worker()
+        return idlest.worker() if task.home is None else idlest.at_home(task.home, task.rows)
 
     def _drop(self, task: Task) -> list[Action]:
         self._tasks.pop(task.number, None)
@@ -680,6 +690,13 @@ class _Idlest:
             number = self._heap[0][1]
             heapreplace(self._heap, (self._loads[number], number))
         return self._workers[self._heap[0][1]] if self._heap else None
+
+    def at_home(self, home: int, rows: int) -> Worker | None:
+        """That worker, unless another one would be done with the task before that one begins it."""
+        idlest, load = self.worker(), self._loads.get(home)
+        if idlest is None or load is None or load > self._loads[idlest.number] + rows:
+            return idlest
+        return self._workers[home]
 
     def given(self, worker: Worker, rows: int) -> None:
         self._loads[worker.number] = self._loads.get(worker.number, 0) + rows
