@@ -95,7 +95,7 @@ def row(line: Line, base: Line) -> list[str]:
     return [
         line.title,
         line.setting,
-        f"{quantity(rate)} ±{(max(spread) - min(spread)) / 2 / rate:.0%}",
+        quantity(rate) + (f" ±{(max(spread) - min(spread)) / 2 / rate:.0%}" if len(spread) > 1 else ""),
         ratio(times) if times else "",
         ratio(over) if over else "",
         quantity(median(line.values(lambda result: result.cpu_s_per_1000))),
@@ -105,7 +105,7 @@ def row(line: Line, base: Line) -> list[str]:
     ]
 
 
-VERDICT_HEAD = ("task", "best of ours", "× torch 2w", "must reach", "best peer", "× torch 2w", "ours / best peer", "kept")
+VERDICT_HEAD = ("task", "best of ours", "× torch 2w", "ours, auto", "must reach", "best peer", "× torch 2w", "ours / best peer", "kept")
 
 
 def verdict(task: Task, lines: Sequence[Line], base: Line) -> list[str]:
@@ -113,12 +113,14 @@ def verdict(task: Task, lines: Sequence[Line], base: Line) -> list[str]:
     ours, others = best(line for line in lines if line.is_ours), best(line for line in lines if not line.is_ours)
     mine, theirs = ours and ratio_to(ours, base), others and ratio_to(others, base)
     against = ratio_to(ours, others) if ours and others else None
+    auto = next((found for line in lines if line.title == f"{OURS}, auto" and (found := ratio_to(line, base))), None)
     wanted = f"≥ {ratio(task.must_reach)}" if task.must_reach else "ahead"
     kept = bool(against and against >= 1 and (task.must_reach is None or (mine or 0) >= task.must_reach))
     return [
         task.name,
         ours.setting if ours else "none",
         ratio(mine) if mine else "",
+        ratio(auto) if auto else "",
         wanted,
         f"{others.title}: {others.setting}" if others else "none",
         ratio(theirs) if theirs else "",

@@ -86,7 +86,8 @@ def test_a_promise_is_kept_only_ahead_of_every_peer_and_of_the_factor(parts: Any
 
     assert found[0] == "rows"
     assert found[-1] == kept
-    assert found[4] == "tf.data: AUTOTUNE"
+    assert found[3] == parts["report"].ratio(ours / 100)
+    assert found[5] == "tf.data: AUTOTUNE"
 
 
 def test_the_steady_part_of_an_epoch_begins_after_its_first_tenth(parts: Any) -> None:
