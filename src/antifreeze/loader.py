@@ -24,7 +24,7 @@ from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import OptionError, StateMismatch
 from antifreeze.linux import missing, resource
-from antifreeze.options import OWN_DEFAULTS, Options
+from antifreeze.options import OWN_DEFAULTS, Options, WorkerKind
 from antifreeze.plan.randomness import own_generators, set_generator_states
 from antifreeze.report import Report
 from antifreeze.slots.ring import Ring
@@ -33,6 +33,7 @@ from antifreeze.supervisor.pool import Pool
 from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader, is_datapipe, is_iterable_kind
 from antifreeze.tuning.cores import auto_workers, rank_cores, usable_cores
 from antifreeze.tuning.decide import INLINE, MOST_WORKERS, Kind, Limits, Setting
+from antifreeze.worker.turns import Usage
 
 _T_co = TypeVar("_T_co", covariant=True)
 _warned_of_platform = False
@@ -53,6 +54,9 @@ class DataLoader(TorchDataLoader[_T_co]):
     recycle_worker_after      samples (an int) or private memory ("2GiB") after which a worker makes room for a fresh one
     hedge               True: a sample or batch that takes far longer than the others is loaded a second time by a worker that has
                         nothing to do; the first result is used, order and bytes stay the same (default False)
+    workers             "process" (default), or "thread": workers are threads of this process. They share the data set, start at once and
+                        hand over batches as they are; a stuck one can only be left behind. For data sets that wait (reads, requests)
+                        or compute outside the GIL; docs/threads.md has the rest
     uneven_ranks        where ranks of a process group have different numbers of batches: "error" (default; a warning where gradients
                         are off), "trim" (all end with the first), "pad" (the others repeat some), "ignore"
     lost_stream         how an iterable data set without state_dict() goes on after its worker died, and in a resumed run: "replay"
@@ -92,6 +96,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         max_restarts_per_minute: int = 30,
         recycle_worker_after: int | str | None = None,
         hedge: bool = False,
+        workers: str = "process",
         device: str | torch.device | None = None,
         uneven_ranks: str = "error",
         lost_stream: str = "replay",
@@ -110,6 +115,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             "max_restarts_per_minute": max_restarts_per_minute,
             "recycle_worker_after": recycle_worker_after,
             "hedge": hedge,
+            "workers": workers,
             "device": device,
             "uneven_ranks": uneven_ranks,
             "lost_stream": lost_stream,
@@ -118,6 +124,9 @@ class DataLoader(TorchDataLoader[_T_co]):
             "quarantine": quarantine,
         }
         self.options = Options.checked(**chosen.fill(own_arguments, OWN_DEFAULTS))
+        if self.options.workers is WorkerKind.THREAD:
+            _check_threads(dataset, num_workers, multiprocessing_context)
+        self._usage = Usage()
         self._prefetch_asked = prefetch_factor is not None
         self._rows_failed = False
         self._fork_is_unsafe = False
@@ -170,6 +179,11 @@ class DataLoader(TorchDataLoader[_T_co]):
         self._open.add(iterator)
         return iterator
 
+    def check_worker_number_rationality(self) -> None:
+        """torch's own word about more workers than cores is for processes: threads may well be many, and wait."""
+        if self.options.workers is not WorkerKind.THREAD:
+            super().check_worker_number_rationality()
+
     def __iter__(self) -> Any:
         try:
             iterator = super().__iter__()
@@ -202,7 +216,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is a loader of its own: it shares no workers, no memory and no counts with this one."""
-        fresh = {"_ledger": Ledger(), "_traps": Traps(usable_cores)}
+        fresh = {"_ledger": Ledger(), "_usage": Usage(), "_traps": Traps(usable_cores)}
         return {**self.__dict__, **fresh, **dict.fromkeys(("_ranks", "_spare_ring", "_open", "_cursor", "_pilot", "_parked"))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -353,6 +367,16 @@ def _places() -> int:
     """For workers, each of which has some open files here; most of them are left to the user."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_WORKERS if files < 0 else max(1, min(MOST_WORKERS, files // 16))
+
+
+def _check_threads(dataset: Any, num_workers: Any, multiprocessing_context: Any) -> None:
+    """What cannot be had with workers="thread"."""
+    if num_workers == "auto":
+        raise OptionError('num_workers="auto" chooses between this process and worker processes; with workers="thread" give a number')
+    if multiprocessing_context is not None:
+        raise OptionError(f'multiprocessing_context={multiprocessing_context!r} is for worker processes, and workers="thread" starts none')
+    if is_datapipe(dataset):
+        raise OptionError(f'workers="thread": {type(dataset).__name__} is a DataPipe, which only one thread may use; say workers="process"')
 
 
 def _count_workers(num_workers: int | str) -> int:

@@ -30,6 +30,13 @@ class StreamChoice(Enum):
     CONTINUE = "continue"
 
 
+class WorkerKind(Enum):
+    """What a worker is."""
+
+    PROCESS = "process"
+    THREAD = "thread"
+
+
 class UnevenChoice(Enum):
     """What happens where ranks of one process group have different numbers of batches."""
 
@@ -53,6 +60,7 @@ class Options:
     recycle_after_samples: int | None = None
     recycle_after_bytes: int | None = None
     hedge: bool = False
+    workers: WorkerKind = WorkerKind.PROCESS
     device: str | None = None
     uneven_ranks: UnevenChoice = UnevenChoice.ERROR
     lost_stream: StreamChoice = StreamChoice.REPLAY
@@ -73,6 +81,7 @@ class Options:
         max_restarts_per_minute: Any = 30,
         recycle_worker_after: Any = None,
         hedge: Any = False,
+        workers: Any = "process",
         device: Any = None,
         uneven_ranks: Any = "error",
         lost_stream: Any = "replay",
@@ -81,6 +90,12 @@ class Options:
         quarantine: Any = None,
     ) -> Options:
         """From what the user gave; raises OptionError with the name of the argument."""
+        kind = _one_of("workers", workers, WorkerKind)
+        if kind is WorkerKind.THREAD and recycle_worker_after is not None and not _is_count(recycle_worker_after):
+            raise OptionError(
+                f"recycle_worker_after={recycle_worker_after!r}: threads have no memory of their own; give a number of samples, "
+                'or say workers="process"'
+            )
         return cls(
             on_bad_sample=_on_bad_sample(on_bad_sample),
             max_bad_samples=_max_bad_samples(max_bad_samples),
@@ -92,6 +107,7 @@ class Options:
             recycle_after_samples=recycle_worker_after if _is_count(recycle_worker_after) else None,
             recycle_after_bytes=None if _is_count(recycle_worker_after) else parse_bytes("recycle_worker_after", recycle_worker_after),
             hedge=_flag("hedge", hedge),
+            workers=kind,
             device=_device(device),
             uneven_ranks=_one_of("uneven_ranks", uneven_ranks, UnevenChoice),
             lost_stream=_one_of("lost_stream", lost_stream, StreamChoice),

@@ -21,6 +21,10 @@ from antifreeze.verdict import Counted, verdict, waited_for, waiting_now
 _SHOWN_BAD = 10
 _LINE = 116
 _SHOWN_SHARE = 0.01
+_TURNS = (
+    "worker threads load one sample at a time, and only while the loop waits: the data set draws from random generators that the whole "
+    'process shares; workers="process" does not have to'
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,6 +52,7 @@ class Report:
     hedges: int
     streams_continued: int
     streams_ended: int
+    taking_turns: str
     worker_bytes: int
     growth: str | None
     decided: tuple[str, ...]
@@ -87,6 +92,7 @@ class Report:
             hedges=costs.hedges,
             streams_continued=costs.streams_continued,
             streams_ended=costs.streams_ended,
+            taking_turns=costs.taking_turns,
             worker_bytes=sum(worker.pss_bytes for worker in costs.memory.workers.values()),
             growth=growth_finding(costs.memory.most_grown, dataset),
             decided=tuple(map(str, ledger.decided)),
@@ -150,6 +156,8 @@ class Report:
             rows.append(("streams", f"{self.streams_continued} began anew after their worker ended; samples on their way were lost"))
         if self.streams_ended:
             rows.append(("streams", f"{self.streams_ended} ended at a bad sample that they could not be led past"))
+        if self.taking_turns:
+            rows.append(("turns", f"{_TURNS} ({self.taking_turns})"))
         if self.growth:
             rows.append(("growth", self.growth))
         return [*rows, ("verdict", self.verdict)]

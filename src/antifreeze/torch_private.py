@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,13 +31,69 @@ def is_iterable_kind(loader: Any) -> bool:
 
 def set_worker_info(*, worker_id: int, num_workers: int, seed: int, dataset: Any) -> None:
     """`get_worker_info()` reads one global of torch's; a worker sets it as torch's own worker loop does."""
-    _worker._worker_info = _worker.WorkerInfo(id=worker_id, num_workers=num_workers, seed=seed, dataset=dataset)
+    swap_worker_info(_worker.WorkerInfo(id=worker_id, num_workers=num_workers, seed=seed, dataset=dataset))
 
 
 def swap_worker_info(info: Any) -> Any:
     """Puts `info` in place and returns what was there: one process may host several streams, each with its own."""
-    previous, _worker._worker_info = _worker._worker_info, info
+    if _here.is_worker:
+        previous, _here.info = _here.info, info
+    else:
+        previous, _worker._worker_info = _worker._worker_info, info
     return previous
+
+
+class _Here(threading.local):
+    """What get_worker_info() answers in a thread that is a worker."""
+
+    is_worker = False
+    info: Any = None
+
+
+_here = _Here()
+_threads_lock = threading.Lock()
+_threads = 0
+_torchs_code: Any = _worker.get_worker_info.__code__
+
+
+def enter_worker_thread() -> None:
+    """This thread is a worker. torch's get_worker_info() returns one global, and everybody has imported that very function, so while
+    there are such threads its code is another one: the same global, but in these threads their own. (An object in the global's place
+    would not be None in the user's own thread, which is what data sets ask.)"""
+    global _threads
+    _here.is_worker = True
+    with _threads_lock:
+        _threads += 1
+        _worker.get_worker_info.__code__ = _get_worker_info.__code__
+
+
+def leave_worker_thread() -> None:
+    global _threads
+    _here.is_worker, _here.info = False, None
+    with _threads_lock:
+        _threads -= 1
+        if not _threads:
+            _worker.get_worker_info.__code__ = _torchs_code
+
+
+def _get_worker_info() -> Any:
+    from antifreeze.torch_private import worker_info_here  # it runs among torch's globals
+
+    return worker_info_here()
+
+
+def worker_info_here() -> Any:
+    return _here.info if _here.is_worker else _worker._worker_info
+
+
+def _after_fork_in_child() -> None:
+    global _here, _threads, _threads_lock
+    _here, _threads, _threads_lock = _Here(), 0, threading.Lock()
+    _worker.get_worker_info.__code__ = _torchs_code
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def default_store() -> Any:
@@ -126,6 +184,15 @@ def stack_without_shared_memory() -> None:
     registry that torch documents for extending default_collate gets a plain stack, in this worker process only."""
     if _collate.default_collate_fn_map.get(torch.Tensor) is _collate_tensors:
         _collate.default_collate_fn_map[torch.Tensor] = _stack_plainly
+
+
+def collate_in_thread(samples: Any) -> Any:
+    """default_collate in a worker that is a thread: the same results as in a worker process, without shared memory and without a change
+    of the registry that the user's own code uses."""
+    functions = _collate.default_collate_fn_map
+    if functions.get(torch.Tensor) is _collate_tensors:
+        functions = {**functions, torch.Tensor: _stack_plainly}
+    return _collate.collate(samples, collate_fn_map=functions)
 
 
 def _stack_plainly(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> Any:

@@ -78,7 +78,7 @@ MOMENTS: dict[str, tuple[Any, str, int]] = {
     "receiving": (Channel, "receive", 37),
     "beginning to live": (main, "_settle_in", 3),
     "tying itself to its parent": (main, "die_with_parent", 3),
-    "being initialised": (main._Worker, "_initialise", 3),
+    "being initialised": (main.ProcessWorker, "_initialise", 3),
     "beginning a task": (MapFetcher, "load", 19),
     "writing rows": (SampleMaker, "write_rows", 23),
     "writing a parcel": (SampleMaker, "pack", 17),

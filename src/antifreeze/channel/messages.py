@@ -141,6 +141,24 @@ class ParcelDone(NamedTuple):
     queued_ns: int
 
 
+class Collated(NamedTuple):
+    """From a worker in the parent's own process: the batch itself. It never becomes bytes."""
+
+    task: int
+    rows: int
+    began_ns: int
+    fetch_ns: int
+    collate_ns: int
+    cpu_ns: int
+    batch: Any
+
+
+class Ended(NamedTuple):
+    """The last word of a worker in the parent's own process, however it ended. (The end of a process is an event of its own.)"""
+
+    reason: int
+
+
 class Bounced(NamedTuple):
     """Part of a batch that cannot be written as rows (or lacks a bad row before its collate): load the batch whole."""
 
@@ -175,6 +193,8 @@ Message = (
     | Bounced
     | StreamEnded
     | TaskFailed
+    | Collated
+    | Ended
 )
 
 _RECORDS: tuple[Any, ...] = (

@@ -18,10 +18,10 @@ from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.local_pool import LocalPool
 from antifreeze.delivery.position import Cursor
 from antifreeze.delivery.ranks import Ranks
-from antifreeze.options import Options
+from antifreeze.options import Options, WorkerKind
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch
 from antifreeze.plan.stream_plan import StreamPlan
-from antifreeze.supervisor.policy import batches_in_flight, tasks_per_batch, within_budget
+from antifreeze.supervisor.policy import batches_in_flight, tasks_per_batch, tasks_per_batch_in_threads, within_budget
 from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.state import Batch, Phase
 from antifreeze.supervisor.work import Content
@@ -165,7 +165,14 @@ class Flights:
             self.pool.submit(ticket, Content(b"", 0, divisible=False, number=number), self._shape.batch_rows, 1, worker, stream=stream)
 
     def _tasks_for(self, rows: int) -> int:
-        return tasks_per_batch(rows, self.workers, self.pool.costs.sample_ns, self._may_split)
+        workers, sample_ns = self.workers, self.pool.costs.sample_ns
+        if self._options.workers is WorkerKind.THREAD:
+            return tasks_per_batch_in_threads(rows, workers, sample_ns, self._may_split, self._batch_bytes())
+        return tasks_per_batch(rows, workers, sample_ns, self._may_split)
+
+    def _batch_bytes(self) -> int | None:
+        timing = self._ledger.timing
+        return timing.delivered_bytes // timing.batches if timing.batches else None
 
     @property
     def _may_split(self) -> bool:
@@ -179,7 +186,7 @@ class Flights:
         timing = self._ledger.timing
         if self._options.memory_budget_bytes is not None and not timing.batches:
             return 1  # how large a batch is, the first one tells
-        batch_bytes = timing.delivered_bytes // timing.batches if timing.batches else None
+        batch_bytes = self._batch_bytes()
         wanted = batches_in_flight(self.workers, tasks, asked, batch_bytes)
         return min(within_budget(wanted, batch_bytes, self._options.memory_budget_bytes), self.look_ahead)
 

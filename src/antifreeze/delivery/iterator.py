@@ -40,7 +40,7 @@ from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import LoaderClosed, WorkerStartFailed
 from antifreeze.naming import shown
-from antifreeze.options import Options, StreamChoice
+from antifreeze.options import Options, StreamChoice, WorkerKind
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch, Quarantine
 from antifreeze.plan.randomness import own_generators
 from antifreeze.plan.stream_plan import StreamPlan, StreamPosition, StreamProgress
@@ -65,6 +65,7 @@ from antifreeze.tuning.decide import INLINE, Kind, Setting
 from antifreeze.worker.fetch import FetchConfig, FetchError, fetches_many
 from antifreeze.worker.main import WorkerSpec
 from antifreeze.worker.seeding import sample_seed
+from antifreeze.worker.turns import Usage
 
 LOOK_AHEAD = 64
 _LOOK_AT_MEMORY_EVERY = 8
@@ -123,7 +124,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._worker_init_fn = loader.worker_init_fn
             if is_datapipe(self._dataset):
                 self._worker_init_fn = sharded_init_fn(self._worker_init_fn, self._world_size, self._rank)
-            self._context, self._use_server = loader._start_context()
+            self._usage: Usage = loader._usage
+            start: tuple[Any, bool] = (None, False) if self._in_threads else loader._start_context()
+            self._context, self._use_server = start
         self.pool: Pool | LocalPool = self._make_pool() if parked is None else parked
         self._shape = self._shape_of(loader)
         given = (self.cursor, self._ledger, self._options, self._ranks, loader._rows_failed, self._workers_at_first())
@@ -156,11 +159,16 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             _, close, args, _ = finalizer
             close(*args)
         self.pool.contents.clear()
+        self.pool.collated.clear()
         self.pool.state.forget_all()
         self._flights.in_flight.clear()
 
     def _forks(self) -> bool:
-        return bool(self._context.get_start_method() == "fork")
+        return not self._in_threads and bool(self._context.get_start_method() == "fork")
+
+    @property
+    def _in_threads(self) -> bool:
+        return self._options.workers is WorkerKind.THREAD and self._num_workers > 0
 
     def _finalizing(self, loader: Any) -> Any:
         crew = self.pool.crew if isinstance(self.pool, Pool) else None
@@ -205,7 +213,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _make_pool(self) -> Pool | LocalPool:
         if self._num_workers:
             begin_with = None if self._auto is None else 0 if self._inline else self._auto.setting.workers
-            given = (self._options, self._ledger.costs, self._ledger.story, self._use_server, begin_with)
+            usage = self._usage if self._in_threads else None
+            given = (self._options, self._ledger.costs, self._ledger.story, self._use_server, begin_with, usage)
             return Pool(self._context, self._specs(), self._ring, *given)
         if is_datapipe(self._dataset):
             apply_sharding(self._dataset, self._world_size, self._rank)
@@ -258,7 +267,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if isinstance(pool, Pool) and self._inline and self._auto is not None:
             self._ask_for(pool, self._auto.setting)
         elif isinstance(pool, Pool) and not pool.started:
-            self._traps.before_start(self._dataset, self._num_workers, forks=not self._use_server and self._forks())
+            self._traps.before_start(self._dataset, self._num_workers, not self._use_server and self._forks(), self._in_threads)
             pool.start()
             if self._worker_init_fn is not None and self._map:
                 self._flights.static = bool(pool.wait_ready())
@@ -612,13 +621,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 raise self._to_raise(flight.planned, row, batch.errors[row], self.pool.contents[batch.number].number)
             if self._shape.splits and batch.parcel_bytes is not None:
                 self._remember_no_rows()
-            if isinstance(self.pool, LocalPool) and batch.parcel_bytes is not None:
+            if batch.parcel_bytes is not None and batch.number in self.pool.collated:
                 self.pool.ring.give_back(batch.slot)
                 collated = self.pool.collated.pop(batch.number)
                 if not self._auto_collation:
                     self._traps.handed_out(collated)
                 return collated, 0
-            if flight.stream is not None and self._num_workers > 1:
+            if flight.stream is not None and self._num_workers > 1:  # of what is handed over as it is there are no bytes to compare
                 size = batch.parcel_bytes or self.pool.layouts[batch.layout or 0].offsets(batch.rows)[-1]
                 self._traps.first_of_stream(flight.stream, memoryview(self.pool.ring.arena.map(batch.slot, size))[:size])
             return build(batch, self.pool.layouts, self.pool.ring)

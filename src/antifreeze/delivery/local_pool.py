@@ -28,6 +28,7 @@ from antifreeze.worker.journal import JournalRow, UnreadRow
 from antifreeze.worker.seeding import KeptState, SampleSeeds, global_generators
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
+from antifreeze.worker.turns import exclusively, in_worker_thread
 
 NO_SLOT = -1
 LOOK_AGAIN_EVERY = 16
@@ -132,6 +133,10 @@ class LocalPool:
     def close(self) -> None:
         self.closed = True
 
+    def _run_kept(self, call: Callable[[], Any]) -> Any:
+        """With the process's generators put back afterwards; a loader inside a worker's thread has them for itself meanwhile."""
+        return exclusively(partial(self._kept.run, call)) if in_worker_thread() else self._kept.run(call)
+
     def open_streams(self, starts: list[StreamStart]) -> None:
         assert isinstance(self._fetcher, StreamFetcher)
         for start in starts:
@@ -139,7 +144,7 @@ class LocalPool:
             info = None if start.streams == 0 else _worker_info(start, self._dataset)
             at = (start.past, start.batch_rows, start.replay)
             begin = partial(self._fetcher.open, start.stream, info, *at, alone=start.streams <= 1)
-            self._kept.run(begin)
+            self._run_kept(begin)
 
     def load(self, number: int, indices: Any, position: int, rows: int) -> tuple[Any, int]:
         """One batch, now: where no sample is forgiven there is nothing to decide. Raises FetchError."""
@@ -153,7 +158,7 @@ class LocalPool:
                 return collated, 0
         cpu_before = time.process_time_ns()
         try:
-            outcome = self._kept.run(partial(self._fetcher.load, task))
+            outcome = self._run_kept(partial(self._fetcher.load, task))
         except BaseException:
             slot = self._maker.give_up_slot()
             if slot is not None:
@@ -211,7 +216,7 @@ class LocalPool:
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Send):
-                self._kept.run(partial(self._run, action.task))
+                self._run_kept(partial(self._run, action.task))
             elif isinstance(action, FreeSlot):
                 self.ring.give_back(action.slot)
 

@@ -57,7 +57,10 @@ class Traps:
             self._said.add(trap)
             warnings.warn(f"antifreeze: {text}", AntifreezeWarning, stacklevel=6)
 
-    def before_start(self, dataset: Any, workers: int, forks: bool) -> None:
+    def before_start(self, dataset: Any, workers: int, forks: bool, threads: bool = False) -> None:
+        if threads and workers > 1:
+            for path, value in walk(dataset, "dataset"):
+                self._look_at_shared(path, value)
         if forks and not is_datapipe(dataset):  # DataPipes seed their own generators in each worker
             for path, value in walk(dataset, "dataset"):
                 self._look_at(path, value, workers)
@@ -97,6 +100,20 @@ class Traps:
                 path,
                 f"{path} ({kind}) is a random generator made before the workers are forked: each of them draws the same numbers; "
                 "use the global generators (seeded for each sample), or make it in worker_init_fn",
+            )
+
+    def _look_at_shared(self, path: str, value: Any) -> None:
+        if isinstance(value, (io.RawIOBase, io.BufferedIOBase, io.TextIOBase, zipfile.ZipFile, tarfile.TarFile)):
+            self.say(
+                path,
+                f"{path} ({kind_of(value)}) is used by all worker threads at once: they move each other's position in it; keep one per "
+                "thread (threading.local), or guard it with a lock",
+            )
+        elif is_generator(value):
+            self.say(
+                path,
+                f"{path} ({kind_of(value)}) is a random generator that all worker threads draw from at once: which sample gets which "
+                'numbers depends on their timing; use the global generators (seeded for each sample), or workers="process"',
             )
 
     def advance_epoch(self, sampler: Any) -> None:

@@ -82,7 +82,9 @@ class Arena:
     def take_pages(self, slot: int, begin: int, end: int) -> None:
         """Before bytes begin … end of a mapped slot are written for the first time: their pages, a block at a time, in one call each.
         That is about ten times cheaper than one fault per page, and a lack of memory is an error here, not a bus error there."""
-        taken, mapped = self._taken[slot], self._maps[slot]
+        taken, mapped = self._taken.get(slot), self._maps.get(slot)
+        if taken is None or mapped is None:
+            return  # just dropped by another thread: who has it mapped may still write to it
         for block in range(begin // _BLOCK, -(-end // _BLOCK)):
             if block not in taken:
                 first = block * _BLOCK

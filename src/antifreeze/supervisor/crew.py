@@ -10,24 +10,31 @@ import os
 import select
 import weakref
 
+from antifreeze.channel.line import Bell
 from antifreeze.linux import on_fork
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.clean_server import end_clean_server
 from antifreeze.supervisor.process import WorkerProcess, end_all, interrupts_held_back
+from antifreeze.supervisor.threads import WorkerThread, end_threads
 from antifreeze.worker.journal import Journal
+
+AnyWorker = WorkerProcess | WorkerThread
 
 _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
 class Crew:
-    def __init__(self, size: int, ring: Ring, use_server: bool) -> None:
+    def __init__(self, size: int, ring: Ring, use_server: bool, threads: bool = False) -> None:
         self.owner_pid = os.getpid()
         self.ring = ring
         self.use_server = use_server
         self.journal = Journal.create(size)
         self.poll = select.epoll()
-        self.workers: list[WorkerProcess | None] = [None] * size
-        self.abandoned: list[WorkerProcess] = []
+        self.bell = Bell() if threads else None
+        if self.bell is not None:
+            self.poll.register(self.bell.fileno(), select.EPOLLIN)
+        self.workers: list[AnyWorker | None] = [None] * size
+        self.abandoned: list[AnyWorker] = []
         _crews.add(self)
 
     def __repr__(self) -> str:
@@ -48,20 +55,25 @@ class Crew:
         self.workers = [None] * len(self.workers)
         try:
             if self.owner_pid == os.getpid():
-                self.abandoned += end_all(workers)
+                self.abandoned += end_all([worker for worker in workers if isinstance(worker, WorkerProcess)])
+                self.abandoned += end_threads([worker for worker in workers if isinstance(worker, WorkerThread)])
                 for worker in workers:
                     self.ring.release_quarantine(worker.key)
                 self.ring.recall_filling(usable=not self.abandoned)
         finally:
-            self.poll.close()
-            self.journal.close()
+            self._close_descriptors()
             if self.use_server and not any(crew.use_server and not crew.closed for crew in _crews):
                 end_clean_server()
 
     def disown(self) -> None:
         """In a forked child: the workers are the parent's."""
         self.workers = [None] * len(self.workers)
+        self._close_descriptors()
+
+    def _close_descriptors(self) -> None:
         self.poll.close()
+        if self.bell is not None:
+            self.bell.close()
         self.journal.close()
 
 

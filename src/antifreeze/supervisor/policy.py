@@ -12,6 +12,28 @@ SPLIT_BATCHES = 6
 """With batches split among workers, about this many in flight keep all of them busy."""
 
 
+THREAD_TASK_NS = 100_000_000
+"""Handing a task to a thread costs all threads: there is one GIL. So where samples take long (they wait), a thread gets many at once."""
+
+LONG_SAMPLE_NS, TOGETHER_IN_THREADS = 250_000_000, 16
+
+THREADS_AHEAD_BYTES = 64 << 20
+"""What batches in flight may take for the sake of that."""
+
+
+def tasks_per_batch_in_threads(rows: int, workers: int, sample_ns: int | None, splittable: bool, batch_bytes: int | None) -> int:
+    """The same where workers are threads: few tasks, and so many batches in flight, as long as these are small."""
+    if not splittable or workers <= 1:
+        return 1
+    if sample_ns is None:
+        return min(rows, workers)
+    batches = max(SPLIT_BATCHES, THREADS_AHEAD_BYTES // max(1, batch_bytes or 1))
+    by_time = rows * sample_ns // THREAD_TASK_NS
+    if sample_ns < LONG_SAMPLE_NS:  # what threads wait for each other is in it: many tasks would make it longer still
+        by_time = min(by_time, -(-rows // TOGETHER_IN_THREADS))
+    return int(max(1, min(rows, workers, max(by_time, -(-2 * workers // batches)))))
+
+
 def tasks_per_batch(rows: int, workers: int, sample_ns: int | None, splittable: bool) -> int:
     """In how many tasks a batch is given out; nothing is known of the samples' cost before the first one is done."""
     if not splittable or workers <= 1:

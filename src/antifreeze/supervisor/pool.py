@@ -25,9 +25,12 @@ from functools import partial
 from typing import Any
 
 from antifreeze import spans
+from antifreeze.channel.line import Bell
 from antifreeze.channel.messages import (
     WITH_OFFSETS,
     Bounced,
+    Collated,
+    Ended,
     ItemLeftOut,
     LayoutFound,
     Message,
@@ -51,7 +54,7 @@ from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor import telling
 from antifreeze.supervisor.clean_server import PickledSpecs, cloudpickle_dumps
-from antifreeze.supervisor.crew import Crew
+from antifreeze.supervisor.crew import AnyWorker, Crew
 from antifreeze.supervisor.observe import oom_kills, private_bytes
 from antifreeze.supervisor.policy import RestartBudget, is_late, stall_intervals_s
 from antifreeze.supervisor.process import Born, ByContext, ByServer, Exit, WorkerProcess
@@ -74,6 +77,7 @@ from antifreeze.supervisor.state import (
     WorkerBack,
     WorkerGone,
 )
+from antifreeze.supervisor.threads import WorkerThread
 from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.supervisor.watch import Look, Watch, where_is
 from antifreeze.supervisor.work import Content, Costs, StreamStart
@@ -81,6 +85,7 @@ from antifreeze.worker.failure import Failure
 from antifreeze.worker.fetch import few
 from antifreeze.worker.journal import ALL_ROWS, Entry, Stage
 from antifreeze.worker.main import WorkerSpec
+from antifreeze.worker.turns import Turns, Usage
 
 TICK_S = 0.25
 HEDGE_TICK_S = 0.05
@@ -88,7 +93,6 @@ LOOK_EVERY_S = 0.05
 """Every worker's journal is looked at so often at most, however many messages wake the loop."""
 
 _worker_keys = itertools.count()
-UNKILLABLE_S = 5.0
 _FROM_OUTSIDE = (-9, -15)  # SIGKILL and SIGTERM, which not every system has a name for
 
 
@@ -101,10 +105,12 @@ class Pool:
         options: Options,
         costs: Costs,
         story: Story,
-        use_server: bool,
+        use_server: bool = False,
         begin_with: int | None = None,
+        usage: Usage | None = None,
     ) -> None:
-        """`specs`: of as many workers as there can ever be, of which `begin_with` are started (default: all)."""
+        """`specs`: of as many workers as there can ever be, of which `begin_with` are started (default: all).
+        `usage`: workers are threads, and this is what is known of the random generators they use."""
         self.ring = ring
         self.options = options
         self.story = story
@@ -117,7 +123,9 @@ class Pool:
         self.growth_failed: str | None = None
         self._specs = specs
         self._context = context
-        self.crew = Crew(len(specs), ring, use_server)
+        self._turns = None if usage is None else Turns(usage)
+        self.collated: dict[int, Any] = {}
+        self.crew = Crew(len(specs), ring, use_server, threads=usage is not None)
         self._watch = Watch(self.crew.journal, len(specs))
         self._budget = RestartBudget(options.max_restarts_per_minute)
         self._by_descriptor: dict[int, int] = {}
@@ -129,7 +137,7 @@ class Pool:
         self._failed_starts = 0
         self._tick_s = HEDGE_TICK_S if options.hedge else TICK_S
         self._pickled_specs: PickledSpecs | None = None
-        self._forks = context.get_start_method() == "fork"
+        self._forks = usage is None and context.get_start_method() == "fork"
         self._began_s = time.monotonic()
         self._looked_s = 0.0
         self._oom_kills = oom_kills()
@@ -218,6 +226,9 @@ class Pool:
     def _start_worker(self, number: int) -> None:
         self.crew.journal.clear(number)
         self._watch.forget(number)
+        if self._turns is not None:
+            self._start_thread(number, self._turns)
+            return
         shared = (self.ring.arena.descriptor, self.crew.journal.descriptor)
         key = next(_worker_keys)
         self.ring.quarantine(key)
@@ -226,6 +237,14 @@ class Pool:
         for descriptor in (worker.channel.fileno(), worker.pidfd):
             self.crew.poll.register(descriptor, select.EPOLLIN)
             self._by_descriptor[descriptor] = number
+        for start in self.streams.values():
+            if start.worker == number:
+                self._open_stream(start)
+
+    def _start_thread(self, number: int, turns: Turns) -> None:
+        bell, row = self.crew.bell, self.crew.journal.row(number)
+        assert bell is not None
+        self.crew.workers[number] = WorkerThread(self._specs[number], self.ring.arena, row, bell, turns, next(_worker_keys))
         for start in self.streams.values():
             if start.worker == number:
                 self._open_stream(start)
@@ -329,14 +348,14 @@ class Pool:
             ),
         )
 
-    def _send(self, worker: WorkerProcess, message: Message) -> None:
+    def _send(self, worker: AnyWorker, message: Message) -> None:
         """Never waits: what does not fit into the worker's queue now is sent when it has read something."""
         worker.outbox.append(message)
         self._flush(worker)
 
-    def _flush(self, worker: WorkerProcess) -> None:
+    def _flush(self, worker: AnyWorker) -> None:
         try:
-            while worker.outbox and worker.channel.try_send(worker.outbox[0]):
+            while worker.outbox and worker.try_send(worker.outbox[0]):
                 worker.outbox.popleft()
         except ConnectionError:
             worker.outbox.clear()  # it has ended; that is an event of its own, and what it held comes back then
@@ -427,6 +446,8 @@ class Pool:
         if (result := found()) is not None:
             return result
         began_s = time.monotonic()
+        if self._turns is not None:
+            self._turns.open()
         try:
             return self._wait_long(found, waiting_for, timeout_s, began_s)
         except BaseException:
@@ -434,13 +455,16 @@ class Pool:
             raise
         finally:
             self.costs.blocked_s += time.monotonic() - began_s
+            if self._turns is not None:
+                self._turns.close()
+                self.costs.taking_turns = self._turns.usage.names()
 
     def _wait_long(self, found: Callable[[], Any], waiting_for: Callable[[], str] | str, timeout_s: float | None, began_s: float) -> Any:
         reports = 0
         while True:
             self._perform(self.state.recalls())
             self._drain(self._tick_s if timeout_s is None else min(self._tick_s, timeout_s))
-            if (result := found()) is not None:
+            if (result := found()) is not None and (self._turns is None or self._turns.try_close(self._tick_s)):
                 return result
             waited_s = time.monotonic() - began_s
             reason = waiting_for if isinstance(waiting_for, str) else waiting_for()
@@ -468,10 +492,13 @@ class Pool:
     def _drain(self, wait_s: float) -> None:
         """Handles what has arrived, one message of each worker, waiting up to wait_s for the first of it."""
         gone: list[int] = []
-        for descriptor, _ in self.crew.poll.poll(wait_s):
+        ready = self.crew.poll.poll(wait_s)
+        if self.crew.bell is not None:
+            gone += self._hear(self.crew.bell)
+        for descriptor, _ in ready:
             number = self._by_descriptor.get(descriptor)
             worker = None if number is None else self.crew.workers[number]
-            if number is None or worker is None:
+            if number is None or worker is None or isinstance(worker, WorkerThread):
                 continue
             message = worker.channel.try_receive()
             if message is not None:
@@ -483,6 +510,16 @@ class Pool:
                 gone.append(number)
         for number in gone:
             self._worker_gone(number)
+
+    def _hear(self, bell: Bell) -> list[int]:
+        """What threads have said; the numbers of those that have ended."""
+        gone: list[int] = []
+        for line, message in bell.heard():
+            if isinstance(message, Ended):
+                gone.append(line.worker)
+            else:
+                self._receive(line.worker, message)
+        return gone
 
     def _receive_all(self, number: int, worker: WorkerProcess) -> None:
         while (message := worker.channel.try_receive()) is not None:
@@ -501,6 +538,14 @@ class Pool:
             if spans.active is not None:
                 self._trace(spans.active, number, message, dict(zip(("fetch", "collate", "write"), stages, strict=True)))
             self._ended(TaskEnded(number, message.task, Ending.PARCEL, rows=message.rows, parcel_bytes=message.size_bytes))
+        elif isinstance(message, Collated):
+            self._count(message.rows, message.fetch_ns, message.collate_ns, 0, message.cpu_ns, 0)
+            if spans.active is not None:
+                self._trace(spans.active, number, message, {"fetch": message.fetch_ns, "collate": message.collate_ns})
+            batch = self.state.batch_of(message.task)
+            if batch is not None and not self.state.batches[batch].discarded:
+                self.collated[batch] = message.batch
+            self._ended(TaskEnded(number, message.task, Ending.PARCEL, rows=message.rows, parcel_bytes=0))
         elif isinstance(message, TaskFailed):
             self._ended(TaskEnded(number, message.task, Ending.FAILED, failure=pickle.loads(message.payload)))
         elif isinstance(message, Bounced):
@@ -558,7 +603,7 @@ class Pool:
         end = end if end.peak_bytes or not entry.peak_bytes else replace(end, peak_bytes=entry.peak_bytes)
         how = self._explain(number, worker, end)
         gone = self._blame.pop(number, None) or self._suspect(number, entry, end, how)
-        self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) {how}{self._was_at(entry)}")
+        self._tell(Happening.WORKER_ENDED, f"worker {number} ({worker.who}) {how}{self._was_at(entry)}")
         leaves = self.state.workers[number].retiring
         if number in self._coming and not (number in self._killed_at and self.crew.use_server):  # but one from the clean server may do
             self._forget_end(number)
@@ -616,18 +661,22 @@ class Pool:
                     self.costs.streams_continued += 1
                     print(f"antifreeze: {text}", file=sys.stderr, flush=True)
 
-    def _forget_descriptors(self, worker: WorkerProcess) -> None:
+    def _forget_descriptors(self, worker: AnyWorker) -> None:
+        if isinstance(worker, WorkerThread):
+            return
         for descriptor in (worker.channel.fileno(), worker.pidfd):
             self.crew.poll.unregister(descriptor)
             self._by_descriptor.pop(descriptor, None)
 
-    def _kill(self, number: int, worker: WorkerProcess) -> None:
+    def _kill(self, number: int, worker: AnyWorker) -> None:
         self._killed_at.setdefault(number, time.monotonic())
         worker.kill()
 
-    def _abandon(self, number: int, worker: WorkerProcess) -> None:
+    def _abandon(self, number: int, worker: AnyWorker) -> None:
         """SIGKILL did not end it (the kernel waits for a device): it is left behind, and what it may still write to is never used again."""
-        self._tell(Happening.WORKER_ENDED, f"worker {number} (pid {worker.pid}) cannot be ended and is left behind")
+        text = telling.left_behind(worker)
+        self._tell(Happening.WORKER_ENDED, text)
+        print(f"antifreeze: {text}", file=sys.stderr, flush=True)
         self._forget_descriptors(worker)
         self.crew.workers[number] = None
         self.crew.abandoned.append(worker)
@@ -659,7 +708,7 @@ class Pool:
 
     def _suspect(self, number: int, entry: Entry, end: Exit, how: str) -> WorkerGone:
         """Who was at it when the worker ended by itself."""
-        if entry.stage in (Stage.STARTING, Stage.INITIALISING, Stage.IDLE, Stage.ENDED):
+        if entry.stage in (Stage.STARTING, Stage.INITIALISING, Stage.IDLE, Stage.ENDED, Stage.TURN):
             return WorkerGone(number)
         if entry.stage is Stage.SEND and end.code in _FROM_OUTSIDE:
             return WorkerGone(number)  # what it had loaded was loaded well
@@ -676,8 +725,8 @@ class Pool:
 
     def look_at_memory(self) -> bool:
         """From time to time; whether it was time."""
-        if not self.costs.memory.due(time.monotonic()):
-            return False
+        if self._turns is not None or not self.costs.memory.due(time.monotonic()):
+            return False  # threads have no memory of their own
         workers = [(number, worker) for number, worker in enumerate(self.crew.workers) if worker is not None]
         self.costs.memory.look((number, worker.pid, self.crew.journal.row(number).read().samples) for number, worker in workers)
         return True
@@ -725,14 +774,20 @@ class Pool:
         for number, worker in enumerate(self.crew.workers):
             if worker is None:
                 continue
+            if number in self._killed_at and now_s - self._killed_at[number] > worker.patience_s and not worker.is_gone():
+                self._abandon(number, worker)
+                continue
+            if isinstance(worker, WorkerThread) and worker.is_gone():
+                self._drain(0)
+                if self.crew.workers[number] is worker:
+                    self._worker_gone(number)  # it ended before it could say so
+                continue
             if number in self._killed_at:
-                if now_s - self._killed_at[number] > UNKILLABLE_S and not worker.is_gone():
-                    self._abandon(number, worker)
                 continue
             look = self._watch.look(number, now_s)
             queue = self.state.workers[number].queue
             if (queue or look.entry.stage is Stage.STARTING) and self._watch.stopped(worker, look, now_s):
-                self._tell(Happening.DEADLINE, f"worker {number} (pid {worker.pid}) was stopped by a signal and is replaced")
+                self._tell(Happening.DEADLINE, f"worker {number} ({worker.who}) was stopped by a signal and is replaced")
                 self._blame[number] = self._stopped(number, worker, look, now_s)
                 self._stopped_by_others.add(number)
                 self._kill(number, worker)
@@ -750,7 +805,7 @@ class Pool:
             if self._watch.overdue(look, now_s, self.options.sample_timeout_s, samples):
                 self._end_overdue(number, worker, look, now_s - look.since_s)
 
-    def _stopped(self, number: int, worker: WorkerProcess, look: Look, now_s: float) -> WorkerGone:
+    def _stopped(self, number: int, worker: AnyWorker, look: Look, now_s: float) -> WorkerGone:
         """Most likely somebody stopped the worker; only a sample at which it happens again and again is at fault itself."""
         entry = look.entry
         if entry.stage not in (Stage.FETCH, Stage.COLLATE, Stage.WRITE):
@@ -759,9 +814,9 @@ class Pool:
         failure = telling.sample_overdue(scene, worker, now_s - look.since_s, self.options.sample_timeout_s)
         return self._blamed(scene, failure, strikes=STRIKES + 1)
 
-    def _leave_fork(self, number: int, worker: WorkerProcess) -> None:
+    def _leave_fork(self, number: int, worker: AnyWorker) -> None:
         text = (
-            f"worker {number} (pid {worker.pid}) waits since its start for a lock that was held when it was forked; "
+            f"worker {number} ({worker.who}) waits since its start for a lock that was held when it was forked; "
             f"it is replaced by one from a clean process\n{where_is(worker)}"
         )
         self._tell(Happening.DEADLINE, text)
@@ -770,14 +825,14 @@ class Pool:
         self._blame[number] = WorkerGone(number)
         self._kill(number, worker)
 
-    def _end_overdue(self, number: int, worker: WorkerProcess, look: Look, stuck_s: float) -> None:
+    def _end_overdue(self, number: int, worker: AnyWorker, look: Look, stuck_s: float) -> None:
         entry = look.entry
         if self._forks and not worker.is_from_server and self._watch.waits_for_lock_since_start(worker, look):
             self._leave_fork(number, worker)
             return
         self._blame[number] = WorkerGone(number)
         if entry.stage in (Stage.STARTING, Stage.INITIALISING):
-            self._tell(Happening.DEADLINE, f"worker {number} (pid {worker.pid}) did not start within {stuck_s:.1f} s\n{where_is(worker)}")
+            self._tell(Happening.DEADLINE, f"worker {number} ({worker.who}) did not start within {stuck_s:.1f} s\n{where_is(worker)}")
         else:
             scene = self._scene(number, entry, STRIKES)
             failure = telling.sample_overdue(scene, worker, stuck_s, self.options.sample_timeout_s)
@@ -791,7 +846,7 @@ class Pool:
         self.close()
         raise LoaderGaveUp(text)
 
-    def _explain(self, number: int, worker: WorkerProcess, end: Exit) -> str:
+    def _explain(self, number: int, worker: AnyWorker, end: Exit) -> str:
         text = end.describe() + telling.memory_at_end(end.peak_bytes, self.costs.memory.last_bytes(number, worker.pid))
         now = oom_kills()
         if end.code == -9 and now > self._oom_kills:
@@ -801,7 +856,7 @@ class Pool:
 
     # --- telling ---
 
-    def _trace(self, recorder: spans.Recorder, number: int, message: RowsDone | ParcelDone, stages: dict[str, int]) -> None:
+    def _trace(self, recorder: spans.Recorder, number: int, message: RowsDone | ParcelDone | Collated, stages: dict[str, int]) -> None:
         worker = self.crew.workers[number]
         assert worker is not None
         recorder.task(worker.pid, number, self.state.batch_of(message.task), message.began_ns, stages, message.rows, message.cpu_ns)

@@ -163,6 +163,9 @@ class WorkerProcess:
     """One worker, from its start until it is reaped. `way` starts the process that uses the given end of the line; `key` is its own,
     `workers` how many there are with it."""
 
+    fate = "so the worker was ended"
+    patience_s = 5.0  # after SIGKILL; then the kernel waits for a device, and nothing helps
+
     def __init__(
         self, way: Callable[[WorkerSpec, socket.socket], Born], spec: WorkerSpec, shared: tuple[int, int], key: int, workers: int
     ) -> None:
@@ -189,6 +192,14 @@ class WorkerProcess:
 
     def __repr__(self) -> str:
         return f"<WorkerProcess {self.number} pid {self.pid}>"
+
+    @property
+    def who(self) -> str:
+        return f"pid {self.pid}"
+
+    def try_send(self, message: Message) -> bool:
+        """False when its queue is full."""
+        return self.channel.try_send(message)
 
     def disown(self) -> None:
         """It cannot be ended: nobody shall wait for it, not even multiprocessing at exit."""

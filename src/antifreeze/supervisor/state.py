@@ -25,7 +25,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from heapq import heapify, heapreplace
+from heapq import heapify, heapreplace, nsmallest
 from typing import Any
 
 from antifreeze.supervisor.hedging import Piece, Races
@@ -104,7 +104,10 @@ class Worker:
 
     @property
     def load(self) -> int:
-        return sum(task.rows for task in self.queue)
+        rows = 0
+        for task in self.queue:
+            rows += task.rows
+        return rows
 
 
 # --- actions ----------------------------------------------------------------------------------------------------------
@@ -291,11 +294,17 @@ class PoolState:
 
     def recalls(self) -> list[Action]:
         """Called when the loop waits: who has nothing to do may do what others have not begun."""
-        if not any(worker.live and not worker.queue for worker in self.workers):
+        idle = sum(worker.live and not worker.queue for worker in self.workers)
+        if not idle:
             return []
-        return [
-            TakeBack(worker.number) for worker in self.workers if sum(task.worker is None for task in worker.queue) >= _ONE_RUNS_ONE_WAITS
+        waiting = [
+            worker
+            for worker in self.workers
+            if len(worker.queue) >= _ONE_RUNS_ONE_WAITS and sum(task.worker is None for task in worker.queue) >= _ONE_RUNS_ONE_WAITS
         ]
+        if len(waiting) > idle:  # what the loop waits for first
+            waiting = nsmallest(idle, waiting, key=lambda worker: worker.queue[1].batch)
+        return [TakeBack(worker.number) for worker in waiting]
 
     # --- workers come and go ---
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from antifreeze.errors import SampleLost, SampleTimeout
 from antifreeze.events import Story
+from antifreeze.supervisor.crew import AnyWorker
 from antifreeze.supervisor.observe import open_files
 from antifreeze.supervisor.policy import RestartBudget
-from antifreeze.supervisor.process import WorkerProcess
 from antifreeze.supervisor.watch import where_is
 from antifreeze.supervisor.work import StreamStart
 from antifreeze.worker.failure import Failure
@@ -75,13 +75,20 @@ def sample_lost(scene: Scene, how: str) -> Failure:
     return scene.failure(SampleLost, lines)
 
 
-def sample_overdue(scene: Scene, worker: WorkerProcess, stuck_s: float, limit_s: float | None) -> Failure:
+def sample_overdue(scene: Scene, worker: AnyWorker, stuck_s: float, limit_s: float | None) -> Failure:
     lines = [
-        f"{scene.what} took longer than {stuck_s:.1f} s in worker {scene.worker} (pid {worker.pid}), so the worker was ended",
+        f"{scene.what} took longer than {stuck_s:.1f} s in worker {scene.worker} ({worker.who}), {worker.fate}",
         where_is(worker),
         f"  what to do: {scene.way_on()}; sample_timeout_s={limit_s} is the limit",
     ]
     return scene.failure(SampleTimeout, lines)
+
+
+def left_behind(worker: AnyWorker) -> str:
+    return (
+        f"worker {worker.number} ({worker.who}) cannot be ended and is left behind, with all it holds: what it may still write to is never "
+        f"used again, and another worker takes its place\n{where_is(worker)}"
+    )
 
 
 def was_at(entry: Entry, path: str | None) -> str:
@@ -132,11 +139,11 @@ def start_failed(times: int, story: Story, forks: bool) -> str:
     )
 
 
-def waiting(reason: str, waited_s: float, seen: list[tuple[WorkerProcess, Entry, float, str | None]], limit_s: float | None) -> str:
+def waiting(reason: str, waited_s: float, seen: list[tuple[AnyWorker, Entry, float, str | None]], limit_s: float | None) -> str:
     """A stall report: `seen` holds each worker, its journal row, since when that has not changed, and the sample's file if known."""
     lines = [f"the loop has waited {waited_s:.1f} s for {reason}"]
     for worker, entry, stuck_s, path in seen:
-        who = f"  worker {worker.number} (pid {worker.pid})"
+        who = f"  worker {worker.number} ({worker.who})"
         if entry.stage in (Stage.IDLE, Stage.ENDED):
             lines.append(f"{who} is idle")
             continue

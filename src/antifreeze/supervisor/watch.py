@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from antifreeze.supervisor.crew import AnyWorker
 from antifreeze.supervisor.observe import process_state, system_call
-from antifreeze.supervisor.process import WorkerProcess
 from antifreeze.worker.journal import Entry, Journal, Stage
 
 HONEST_FACTOR = 10
@@ -61,19 +61,19 @@ class Watch:
             limit_s = max(limit_s, STARTING_S)
         return now_s - look.since_s > limit_s * max(1, samples_per_step)
 
-    def stuck_in_inherited_lock(self, worker: WorkerProcess, look: Look, now_s: float) -> bool:
+    def stuck_in_inherited_lock(self, worker: AnyWorker, look: Look, now_s: float) -> bool:
         """A forked worker that waits for a lock since its start, before its first sample: whoever held it was not forked along."""
         return now_s - look.since_s > INHERITED_LOCK_S and self.waits_for_lock_since_start(worker, look)
 
-    def waits_for_lock_since_start(self, worker: WorkerProcess, look: Look) -> bool:
+    def waits_for_lock_since_start(self, worker: AnyWorker, look: Look) -> bool:
         early = look.entry.samples == 0 and look.entry.stage in (Stage.STARTING, Stage.FETCH)
         return early and system_call(worker.pid) == "futex()"
 
-    def stopped(self, worker: WorkerProcess, look: Look, now_s: float) -> bool:
+    def stopped(self, worker: AnyWorker, look: Look, now_s: float) -> bool:
         return now_s - look.since_s > STOPPED_S and process_state(worker.pid) in "Tt"
 
 
-def where_is(worker: WorkerProcess) -> str:
+def where_is(worker: AnyWorker) -> str:
     """A few lines: the Python line, the system call and file, the state; from inside where it can still answer, else from outside."""
     state, call = process_state(worker.pid), system_call(worker.pid)
     if state in "ZX?":

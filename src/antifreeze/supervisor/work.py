@@ -39,6 +39,7 @@ class Costs:
     hedges: int = 0
     streams_continued: int = 0
     streams_ended: int = 0  # before their end
+    taking_turns: str = ""  # the generators because of which threads take turns
     memory: MemoryWatch = field(default_factory=MemoryWatch)
 
     def add(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int, cpu_ns: int, queued_ns: int = 0) -> None:

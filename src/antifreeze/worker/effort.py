@@ -46,3 +46,17 @@ class Effort:
             self._schedstat = -1  # a data set that closes descriptors it does not own, or another file under this number
             return 0
         return self._queued_ns - before
+
+
+class ThreadEffort(Effort):
+    """Of one thread among others. Of what it waits for nothing is said: it may be a core or the GIL, and descriptors are scarce."""
+
+    def __init__(self) -> None:
+        self._cpu_ns = time.thread_time_ns()
+
+    def cpu_ns(self) -> int:
+        before, self._cpu_ns = self._cpu_ns, time.thread_time_ns()
+        return self._cpu_ns - before
+
+    def queued_ns(self) -> int:
+        return 0

@@ -13,6 +13,10 @@ from antifreeze.naming import shown
 _LONGEST_MESSAGE = 2000
 
 
+class ThreadEnded(BaseException):
+    """Raised inside a worker's thread that was given up: no failure of a sample, and nobody waits for what the thread does."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """What happened, where, to which sample; `type_pickle` is None where the exception's class does not pickle."""

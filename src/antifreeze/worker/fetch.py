@@ -34,10 +34,10 @@ from antifreeze.naming import shown
 from antifreeze.slots import parcel
 from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, RowLayout, learn, starts_as, transpose, write_column, write_sample
 from antifreeze.torch_private import default_collate, default_convert
-from antifreeze.worker.failure import Failure
+from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.gather import Gather, gather_of
 from antifreeze.worker.journal import JournalRow, Stage, Word
-from antifreeze.worker.seeding import SampleSeeds
+from antifreeze.worker.seeding import Seeds
 from antifreeze.worker.slot_writer import SlotWriter
 
 _NONE = type(None)
@@ -115,7 +115,7 @@ class SampleMaker:
     """Shared by map-style and iterable data sets: samples in, rows or a parcel out."""
 
     def __init__(self, config: FetchConfig, writer: SlotWriter, journal: JournalRow) -> None:
-        self._config = config
+        self.config = config
         self._writer = writer
         self._journal = journal
         self._layouts: dict[int, RowLayout] = {}
@@ -185,20 +185,20 @@ class SampleMaker:
             if layout is not None:
                 self.write_rows(task, layout, [sample], task.first_row + number)
             elif task.whole:
-                packed = parcel.pack(self._config.collate_fn([sample]))
+                packed = parcel.pack(self.config.collate_fn([sample]))
                 packed.write(self._writer.room(task.slot, packed.size_bytes))
         except Exception:
             pass
 
     def not_picklable(self, task: Task, error: Exception) -> FetchError:
-        maker = getattr(self._config.collate_fn, "__qualname__", repr(self._config.collate_fn))
-        made_by = f"collate_fn {maker}" if self._config.auto_collation else f"the data set (sample {shown(task.indices)}) through {maker}"
+        maker = getattr(self.config.collate_fn, "__qualname__", repr(self.config.collate_fn))
+        made_by = f"collate_fn {maker}" if self.config.auto_collation else f"the data set (sample {shown(task.indices)}) through {maker}"
         text = (
             f"batch {task.batch} cannot leave its worker: {type(error).__name__}: {error}\n"
             f"  it was made by {made_by}; samples {few(task.indices)}\n"
             "  what to do: return tensors, arrays, numbers, strings and containers of them (or anything that pickles)"
         )
-        if self._config.auto_collation:
+        if self.config.auto_collation:
             return self.fetch_error(BatchNotPicklable(text), "pickling the batch")
         return self.fetch_error(BatchNotPicklable(text), "pickling the batch", index=task.indices, row=0, position=task.position)
 
@@ -213,34 +213,39 @@ class SampleMaker:
         explanation: str = "",
     ) -> FetchError:
         failure = Failure.of(
-            error, stage=stage, worker=self._config.worker, index=index, row=row, position=position, explanation=explanation
+            error, stage=stage, worker=self.config.worker, index=index, row=row, position=position, explanation=explanation
         )
         wrapped = FetchError(failure)
         wrapped.__cause__ = error
         return wrapped
 
-    def collate(self, samples: Any, task: Task, seeds: SampleSeeds | None) -> Any:
+    def collate(self, samples: Any, task: Task, seeds: Seeds | None) -> Any:
         """The user's collate function (or torch's), seeded for this batch where it needs it; its error names the sample that does not
         fit."""
         self._journal.stage(Stage.COLLATE)
-        collate_fn = self._config.collate_fn
+        collate_fn = self.config.collate_fn
         try:
-            if seeds is None or collate_fn is default_collate or collate_fn is default_convert:
+            if collate_fn is default_collate:
+                return self._default_collate(samples)
+            if seeds is None or collate_fn is default_convert:
                 return collate_fn(samples)
             return seeds.around_batch(task.position, partial(collate_fn, samples), collating=True)
         except Exception as error:
-            odd = self._odd_one(samples) if self._config.auto_collation and isinstance(samples, list) else None
+            odd = self._odd_one(samples) if self.config.auto_collation and isinstance(samples, list) else None
             if odd is None:
                 raise self.fetch_error(error, "collate", explanation=f"samples {few(task.indices)}") from error
             row, text = odd
             index = _index_at(task.indices, row)
             raise self.fetch_error(error, "collate", index=index, row=row, position=task.position + row, explanation=text) from error
 
+    def _default_collate(self, samples: Any) -> Any:
+        return default_collate(samples)
+
     def _odd_one(self, samples: list[Any]) -> tuple[int, str] | None:
         """The sample a collate error is about, and how it differs; None where that cannot be told."""
         try:
             odd = _differing(samples)
-            if odd is None and self._config.collate_fn is default_collate:
+            if odd is None and self.config.collate_fn is default_collate:
                 odd = next(((row, "it cannot be collated even alone") for row, sample in enumerate(samples) if not _collates(sample)), None)
         except RecursionError:
             return None
@@ -250,7 +255,7 @@ class SampleMaker:
 class MapFetcher:
     """Loads tasks of a map-style data set."""
 
-    def __init__(self, dataset: Any, config: FetchConfig, maker: SampleMaker, seeds: SampleSeeds, journal: JournalRow) -> None:
+    def __init__(self, dataset: Any, config: FetchConfig, maker: SampleMaker, seeds: Seeds, journal: JournalRow) -> None:
         self._dataset = dataset
         self._config = config
         self._maker = maker
@@ -505,6 +510,8 @@ class MapFetcher:
         return samples
 
     def _sample_error(self, error: BaseException, index: Any, row: int, position: int) -> FetchError:
+        if isinstance(error, ThreadEnded):
+            raise error
         if os.getpid() != self._pid and self._config.worker is not None:
             os._exit(1)  # a child that the data set forked has come back here: it is no worker
         if isinstance(error, StopIteration) or (not isinstance(error, Exception) and self._config.worker is not None):

@@ -39,6 +39,7 @@ class Stage(IntEnum):
     SEND = 5
     ENDED = 6
     INITIALISING = 7  # worker_init_fn
+    TURN = 8  # a thread that waits for the random generators
 
 
 class Word(IntEnum):

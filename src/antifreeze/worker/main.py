@@ -23,7 +23,7 @@ import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ from antifreeze.worker.effort import Effort
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.fetch import Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker, Task
 from antifreeze.worker.journal import Journal, JournalRow, Stage, Word
-from antifreeze.worker.seeding import SampleSeeds, global_generators
+from antifreeze.worker.seeding import SampleSeeds, Seeds, global_generators
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
 
@@ -89,6 +89,9 @@ class WorkerSpec:
     limit_bytes: int | None
     limit_name: str
 
+    def fetching(self) -> FetchConfig:
+        return FetchConfig(self.collate_fn, self.auto_collation, self.drop_last, self.forgive, self.worker_id, self.fill)
+
     def picklable_parts(self) -> dict[str, Any]:
         """What must pickle where workers are not forked, by the names the user knows."""
         return {"dataset": self.dataset, "collate_fn": self.collate_fn, "worker_init_fn": self.worker_init_fn}
@@ -113,29 +116,41 @@ def run_worker(spec: WorkerSpec | bytes, end: Any) -> None:
     row = journal.row(welcome.journal_row)
     row.words[Word.PID] = os.getpid()
     row.stage(Stage.STARTING)
-    _Worker(replace(spec, num_workers=welcome.workers), channel, Arena(arena_fd), row, collects).run()
+    ProcessWorker(replace(spec, num_workers=welcome.workers), channel, Arena(arena_fd), row, collects).run()
     row.stage(Stage.ENDED)
 
 
-class _Worker:
-    def __init__(self, spec: WorkerSpec, channel: Channel, arena: Arena, journal: JournalRow, collects: bool) -> None:
+class Line(Protocol):
+    """A worker's end of the line to its parent."""
+
+    def receive(self) -> Message | None:
+        """Waits; None when the parent is gone."""
+
+    def send(self, message: Message) -> None: ...
+
+    def check(self) -> None:
+        """Raises OSError where the line is no more."""
+
+
+class Worker:
+    """What a worker does, in a process of its own (ProcessWorker) or in a thread (thread.py)."""
+
+    _fetcher: MapFetcher | StreamFetcher | None = None
+    _init_failure: Failure | None = None
+
+    def __init__(self, spec: WorkerSpec, line: Line, journal: JournalRow, seeds: Seeds, writer: SlotWriter, maker: SampleMaker) -> None:
         self._spec = spec
-        self._collects = collects
-        self._channel = channel
+        self._channel = line
         self._journal = journal
-        self._dataset = seed_datapipe(spec.dataset, spec.shared_seed)
-        self._seeds = SampleSeeds(spec.base_seed, spec.epoch, generators := global_generators())
-        self._generators = generators
-        self._config = FetchConfig(spec.collate_fn, spec.auto_collation, spec.drop_last, spec.forgive, spec.worker_id, spec.fill)
-        self._writer = SlotWriter(arena, spec.limit_bytes, spec.limit_name)
-        self._maker = SampleMaker(self._config, self._writer, journal)
-        self._fetcher: MapFetcher | StreamFetcher | None = None
-        self._init_failure: Failure | None = None
+        self._dataset = spec.dataset
+        self._seeds = seeds
+        self._writer = writer
+        self._maker = maker
         self._known_layouts: set[int] = set()
 
     def run(self) -> None:
         self._initialise()
-        self._effort = Effort(self._journal.note_peak)
+        self._effort = self._new_effort()
         while True:
             self._journal.stage(Stage.IDLE)
             message = self._channel.receive()
@@ -144,30 +159,38 @@ class _Worker:
             self._handle(message)
 
     def _initialise(self) -> None:
-        spec = self._spec
-        seed = spec.base_seed + spec.worker_id
+        """Until Ready is sent."""
+        raise NotImplementedError
+
+    def _new_effort(self) -> Effort:
+        return Effort(self._journal.note_peak)
+
+    def _seed_as_torch(self) -> None:
+        seed = self._spec.base_seed + self._spec.worker_id
         random.seed(seed)
         torch.manual_seed(seed)
-        np.random.seed(numpy_seed(spec.base_seed, spec.worker_id))
-        set_worker_info(worker_id=spec.worker_id, num_workers=spec.num_workers, seed=seed, dataset=self._dataset)
-        marks = [(generator, generator.mark()) for generator in self._generators]
+        np.random.seed(numpy_seed(self._spec.base_seed, self._spec.worker_id))
+
+    def _begin(self) -> None:
+        """worker_init_fn, and all it needs."""
+        spec = self._spec
+        seed = spec.base_seed + spec.worker_id
         self._journal.stage(Stage.INITIALISING)
         try:
+            self._dataset = self._own_dataset()
+            set_worker_info(worker_id=spec.worker_id, num_workers=spec.num_workers, seed=seed, dataset=self._dataset)
             if spec.worker_init_fn is not None:
                 spec.worker_init_fn(spec.worker_id)
             self._fetcher = self._new_fetcher()
         except Exception as error:
             self._init_failure = Failure.of(error, stage="worker_init_fn", worker=spec.worker_id)
-        moved = [generator for generator, mark in marks if spec.worker_init_fn is not None and generator.moved_since(mark)]
-        self._seeds.leave_to_user(moved)
-        gc.freeze()  # what was inherited is not walked again, so its pages stay shared
-        if self._collects:
-            gc.enable()
-        self._channel.send(Ready(sum(1 << self._generators.index(generator) for generator in moved)))
+
+    def _own_dataset(self) -> Any:
+        return seed_datapipe(self._spec.dataset, self._spec.shared_seed)
 
     def _new_fetcher(self) -> MapFetcher | StreamFetcher:
         kind = StreamFetcher if self._spec.iterable else MapFetcher
-        return kind(self._dataset, self._config, self._maker, self._seeds, self._journal)
+        return kind(self._dataset, self._maker.config, self._maker, self._seeds, self._journal)
 
     def _handle(self, message: Message) -> None:
         if isinstance(message, Work):
@@ -263,6 +286,29 @@ class _Worker:
     def _announce(self, work: Work, outcome: Rows) -> None:
         self._channel.send(LayoutFound(outcome.layout.key, pickle.dumps(outcome.layout)))
         self._known_layouts.add(outcome.layout.key)
+
+
+class ProcessWorker(Worker):
+    """Everything in the process is its own."""
+
+    def __init__(self, spec: WorkerSpec, channel: Channel, arena: Arena, journal: JournalRow, collects: bool) -> None:
+        self._collects = collects
+        self._generators = global_generators()
+        self._sample_seeds = SampleSeeds(spec.base_seed, spec.epoch, self._generators)
+        writer = SlotWriter(arena, spec.limit_bytes, spec.limit_name)
+        super().__init__(spec, channel, journal, self._sample_seeds, writer, SampleMaker(spec.fetching(), writer, journal))
+
+    def _initialise(self) -> None:
+        self._seed_as_torch()
+        marks = [(generator, generator.mark()) for generator in self._generators]
+        self._begin()
+        spoken_for = self._spec.worker_init_fn is not None
+        moved = [generator for generator, mark in marks if spoken_for and generator.moved_since(mark)]
+        self._sample_seeds.leave_to_user(moved)
+        gc.freeze()  # what was inherited is not walked again, so its pages stay shared
+        if self._collects:
+            gc.enable()
+        self._channel.send(Ready(sum(1 << self._generators.index(generator) for generator in moved)))
 
 
 def task_of(work: Work) -> Task:

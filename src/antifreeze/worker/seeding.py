@@ -180,6 +180,28 @@ def glance_at(generators: Sequence[Generator]) -> Callable[[], Any]:
     return lambda: (b"".join(memories), python.gauss_next)
 
 
+class Seeds(Protocol):
+    """How a data set's code is run so that each sample sees its own random numbers: SampleSeeds says what each of these does."""
+
+    def begin_epoch(self, base_seed: int, epoch: int) -> None: ...
+
+    def for_each(self, position: int, count: int, fetch: Callable[[int], None], offsets: Sequence[int] | None = None) -> None: ...
+
+    def for_batch(self, position: int, collating: bool = False) -> None: ...
+
+    def around_batch(self, position: int, call: Callable[[], Any], collating: bool = False) -> Any: ...
+
+    def samples_need_none(self) -> bool: ...
+
+    def batches_need_none(self) -> bool: ...
+
+    def watch(self) -> None: ...
+
+    def late_use(self) -> bool: ...
+
+    def no_code_ran(self) -> None: ...
+
+
 class SampleSeeds:
     """Runs a data set's code so that each sample sees its own random numbers."""
 
@@ -196,7 +218,7 @@ class SampleSeeds:
         self.begin_epoch(base_seed, epoch)
 
     def begin_epoch(self, base_seed: int, epoch: int) -> None:
-        self._key = _key(base_seed, epoch)
+        self._key = epoch_key(base_seed, epoch)
 
     def leave_to_user(self, generators: Sequence[Generator]) -> None:
         self._unused = [generator for generator in self._unused if generator not in generators]
@@ -208,7 +230,7 @@ class SampleSeeds:
 
     def seed_of(self, position: int) -> int:
         """What every generator is seeded with before the sample at `position`."""
-        return _seed_at(self._key, position)
+        return seed_at(self._key, position)
 
     def for_each(self, position: int, count: int, fetch: Callable[[int], None], offsets: Sequence[int] | None = None) -> None:
         """Calls fetch(0) … fetch(count - 1), the sample at position + k (or + offsets[k]) seeded before fetch(k)."""
@@ -298,7 +320,7 @@ class SampleSeeds:
             generator.seed(seed)
 
     def _batch_seed(self, position: int, collating: bool) -> int:
-        return mix(self.seed_of(position) ^ (_COLLATE if collating else 0))
+        return batch_seed(self.seed_of(position), collating)
 
     def _fetch_used(self, positions: Sequence[int], begin: int, fetch: Callable[[int], None]) -> None:
         if not self._used:
@@ -376,14 +398,19 @@ class KeptState:
 
 def sample_seed(base_seed: int, epoch: int, position: int) -> int:
     """What the generators are seeded with before a sample: to run it again by itself."""
-    return _seed_at(_key(base_seed, epoch), position)
+    return seed_at(epoch_key(base_seed, epoch), position)
 
 
-def _key(base_seed: int, epoch: int) -> int:
+def batch_seed(sample_seed: int, collating: bool) -> int:
+    """For what is called once per batch, whose first sample would have `sample_seed`."""
+    return mix(sample_seed ^ (_COLLATE if collating else 0))
+
+
+def epoch_key(base_seed: int, epoch: int) -> int:
     return mix((base_seed & _MASK) ^ mix(epoch + 1))
 
 
-def _seed_at(key: int, position: int) -> int:
+def seed_at(key: int, position: int) -> int:
     return mix((key + position * _GOLDEN) & _MASK)
 
 

@@ -29,7 +29,7 @@ class SlotWriter:
         """The columns of a batch of `rows` rows in this slot."""
         self._forget_what_was_discarded()
         key = (slot, layout.key, rows)
-        columns = self._columns.get(key)
+        columns = self._columns.get(key) if self._arena.mapped_bytes(slot) else None  # in a thread, the parent may have dropped it
         if columns is None:
             size = layout.offsets(rows)[-1]
             if size > self._limit_bytes:
@@ -49,7 +49,7 @@ class SlotWriter:
         """Rows first … end of each column, ready to be written."""
         self._forget_what_was_discarded()
         key = (slot, layout.key, batch_rows, first, end)
-        rows = self._rows.get(key)
+        rows = self._rows.get(key) if self._arena.mapped_bytes(slot) else None
         if rows is None:
             columns = self.columns(slot, layout, batch_rows)
             for leaf, offset in zip(layout.leaves, self._offsets[layout.key, batch_rows], strict=False):

@@ -26,7 +26,7 @@ from antifreeze.torch_private import swap_worker_info
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.fetch import FetchConfig, FetchError, Outcome, Rows, SampleMaker, Task, none_error
 from antifreeze.worker.journal import ALL_ROWS, JournalRow, Stage, Word
-from antifreeze.worker.seeding import SampleSeeds
+from antifreeze.worker.seeding import Seeds
 
 _INDEX = int(Word.INDEX)
 _NEXT = "__next__ of the iterable data set"
@@ -41,7 +41,7 @@ class StreamExhausted(Exception):
 class Stream:
     """One iterator over (a copy of) the data set, and how far it is."""
 
-    def __init__(self, dataset: Any, worker_info: Any, seeds: SampleSeeds, number: int) -> None:
+    def __init__(self, dataset: Any, worker_info: Any, seeds: Seeds, number: int) -> None:
         self.dataset = dataset
         self.number = number
         self.batches = 0
@@ -152,7 +152,7 @@ class Stream:
 class StreamFetcher:
     """Loads the tasks of an iterable data set."""
 
-    def __init__(self, dataset: Any, config: FetchConfig, maker: SampleMaker, seeds: SampleSeeds, journal: JournalRow) -> None:
+    def __init__(self, dataset: Any, config: FetchConfig, maker: SampleMaker, seeds: Seeds, journal: JournalRow) -> None:
         self._dataset = dataset
         self._config = config
         self._maker = maker

@@ -1,0 +1,395 @@
+"""Randomness in threads: `random`, `numpy.random` and `torch` exist once per process, and each sample needs its own numbers.
+
+    the loop ── next() ──▶ waits: turns are given ─────────────────────▶ has its batch: none is given ── the loop's own code
+    thread k               [save · seed · sample · put back]  one at a time, of all loaders of the process
+
+1. A data set that uses none of the three runs freely, as many threads as there are.
+2. One that does takes turns: a sample has the generators for itself, seeded from its position as everywhere, and they are put back as
+   they were. Turns are given only while the loop waits in next(): the loop's own random numbers are never touched.
+3. Whether it does, the first WARM_UP samples of a loader tell, which take turns to be watched. A generator that moves while samples run
+   freely was moved by one of them or by the loop: such a task is loaded again in turns, which tells. (Where it was the loop, again and
+   again, this is done ever more rarely; a data set that begins to draw later than that is noticed late.)
+4. Whoever has the floor and does not come back loses it when its thread is given up: the generators are put back at once.
+5. A loader inside a sample: what has the floor lends it to its own workers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from antifreeze.linux import on_fork
+from antifreeze.worker.failure import ThreadEnded
+from antifreeze.worker.journal import JournalRow, Stage, Word
+from antifreeze.worker.seeding import Generator, batch_seed, epoch_key, global_generators, seed_at
+
+WARM_UP = 2
+FALSE_ALARMS = 8
+"""So many tasks in which somebody else had moved a generator are loaded again; after that the 16th, 32nd, 64th … one."""
+
+_LOOK_S = 0.5
+
+
+class Of(Enum):
+    """What takes a turn: each kind has its own warm-up."""
+
+    SAMPLE = 0
+    BATCH = 1  # what is called once per batch and can be called again
+    STREAM = 2  # what cannot
+    START = 3  # worker_init_fn, __iter__: always with the floor
+
+
+class Usage:
+    """Which generators a data set uses, as far as its samples have told; a loader's, for all its epochs."""
+
+    def __init__(self) -> None:
+        self.generators: list[Generator] = global_generators()
+        self.used: list[Generator] = []
+        self.warm_up_left = dict.fromkeys(Of, WARM_UP)
+        self.found_late = False  # after the warm-up, a sample that ran freely has moved one
+        self._alarms = 0
+
+    def __repr__(self) -> str:
+        return f"<Usage: {self.names() or 'none'}>"
+
+    def names(self) -> str:
+        names = ("random", "numpy.random", "torch")
+        return ", ".join(name for name, generator in zip(names, self.generators, strict=True) if generator in self.used)
+
+    def needs_no_turn(self, of: Of) -> bool:
+        return not self.used and not self.warm_up_left[of]
+
+    def is_worth_a_look(self) -> bool:
+        """A generator has moved while samples ran freely: whether to find out by whom."""
+        self._alarms += 1
+        return self._alarms <= FALSE_ALARMS or self._alarms & (self._alarms - 1) == 0
+
+
+class _Floor:
+    """Who has the generators; and how they are when nobody has them."""
+
+    def __init__(self) -> None:
+        self.holder: Turn | None = None
+        self.turns = 0
+        self.kept: dict[int, tuple[Any, Any]] = {}
+
+    def keep(self, generators: Sequence[Generator]) -> None:
+        for number, generator in enumerate(generators):
+            if number not in self.kept or generator.moved_since(self.kept[number][0]):
+                self.kept[number] = (generator.mark(), generator.save())
+
+    def put_back(self, generators: Sequence[Generator]) -> None:
+        for number, generator in enumerate(generators):
+            mark, state = self.kept[number]
+            if generator.moved_since(mark):
+                generator.restore(state)
+
+
+_lock = threading.Lock()
+_left = threading.Condition(_lock)
+_floor = _Floor()
+_waiting: list[Turn] = []
+_here = threading.local()
+
+
+class Turn:
+    """One thread's: it has a floor, or waits for it, or neither."""
+
+    def __init__(self, turns: Turns, journal: JournalRow) -> None:
+        self.turns = turns
+        self.journal = journal
+        self.given_up = False
+        self.floor: _Floor | None = None
+        self.of = Of.SAMPLE
+        self.looks = False
+        self.granted = threading.Event()
+
+
+class Turns:
+    """One pool's way to the floor."""
+
+    def __init__(self, usage: Usage) -> None:
+        self.usage = usage
+        self.floor = _floor
+        self.is_open = False
+        self._at_open: dict[int, tuple[Any, Any]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Turns {'open' if self.is_open else 'closed'}, {self.usage!r}>"
+
+    def open(self) -> None:
+        """The loop waits, and uses no generator."""
+        with _lock:
+            mine = getattr(_here, "turn", None)
+            self.floor = _Floor() if mine is not None and mine.floor is not None else _floor
+            if self.floor.holder is None:
+                self.floor.keep(self.usage.generators)
+                self._at_open = dict(self.floor.kept)
+            self.is_open = True
+            _grant()
+
+    def try_close(self, limit_s: float) -> bool:
+        """No turn is given any more; whether, after limit_s, none is left."""
+        self.is_open = False
+        if self.floor.holder is None and not self.usage.found_late:
+            return True
+        with _left:
+            left = _left.wait_for(lambda: self.floor.holder is None or self.floor.holder.turns is not self, limit_s)
+            if left and self.usage.found_late:
+                self._forget_late_use()
+            return left
+
+    def _forget_late_use(self) -> None:
+        """Samples that ran freely, while the loop waited, have moved generators: as far as that can be told, they are put back."""
+        self.usage.found_late = False
+        for number, generator in enumerate(self.usage.generators):
+            if generator in self.usage.used and number in self._at_open:
+                generator.restore(self._at_open[number][1])
+
+    def close(self) -> None:
+        """At once: a turn that is still taken, because whoever waited was interrupted, is over."""
+        self.is_open = False
+        with _lock:
+            if self.floor.holder is not None and self.floor.holder.turns is self:
+                _leave(self.floor.holder)
+
+    def give_up(self, turn: Turn) -> None:
+        """Its thread has ended, or nobody waits for it any more."""
+        with _lock:
+            turn.given_up = True
+            if turn in _waiting:
+                _waiting.remove(turn)
+            _leave(turn)
+
+    def take(self, turn: Turn, seed: int, call: Callable[[], Any], of: Of, looks: bool) -> Any:
+        """What `call` returns, with the floor; `looks`: even where the data set is known to use no generator."""
+        if turn.floor is not None:  # the collate function of a stream
+            return self._run(seed, call, of, looks)
+        try:
+            if not _enter(turn, of, looks):
+                return call()
+            return self._run(seed, call, of, looks)
+        finally:
+            with _lock:
+                _leave(turn)
+
+    def _run(self, seed: int, call: Callable[[], Any], of: Of, looks: bool) -> Any:
+        usage = self.usage
+        settled = not usage.used and not usage.warm_up_left[of]
+        if usage.warm_up_left[of]:
+            usage.warm_up_left[of] -= of is not Of.START
+            looks = True
+        while True:
+            seeded = usage.generators if looks else list(usage.used)
+            for generator in seeded:
+                generator.seed(seed)
+            marks = [(generator, generator.mark()) for generator in usage.generators]
+            failed = result = None
+            try:
+                result = call()
+            except Exception as error:
+                failed = error
+            moved = [generator for generator, mark in marks if generator.moved_since(mark)]
+            usage.used += [generator for generator in moved if generator not in usage.used and of is not Of.START]
+            usage.found_late |= settled and bool(usage.used)
+            if set(moved) <= set(seeded) or of is Of.START:
+                break
+            looks = True  # one that was not seeded was used: it does not count
+        if failed is not None:
+            raise failed
+        return result
+
+
+def in_worker_thread() -> bool:
+    return getattr(_here, "turn", None) is not None
+
+
+def exclusively(call: Callable[[], Any]) -> Any:
+    """For whoever uses the generators inside a sample and puts them back: in a worker's thread it has the floor meanwhile."""
+    turn: Turn | None = getattr(_here, "turn", None)
+    if turn is None or turn.floor is not None:
+        return call()
+    with floor_of(turn, Of.START):
+        return call()
+
+
+@contextmanager
+def floor_of(turn: Turn, of: Of) -> Iterator[None]:
+    try:
+        _enter(turn, of, looks=True)
+        yield
+    finally:
+        with _lock:
+            _leave(turn)
+
+
+def _enter(turn: Turn, of: Of, looks: bool) -> bool:
+    """Waits for the floor; False where the data set has turned out to need none."""
+    journal, stage = turn.journal, Stage(turn.journal.words[Word.STAGE])
+    journal.stage(Stage.TURN)
+    turn.of, turn.looks = of, looks
+    turn.granted.clear()
+    with _lock:
+        _waiting.append(turn)
+        _grant()
+    while not turn.granted.wait(_LOOK_S):
+        if turn.given_up:
+            raise ThreadEnded
+    journal.stage(stage)
+    if turn.floor is None:
+        return False
+    turn.floor.keep(turn.turns.usage.generators)
+    return True
+
+
+def _grant() -> None:
+    """To the first who may have it, of those who wait; those who turned out to need none go on at once."""
+    for turn in list(_waiting):
+        turns = turn.turns
+        if not turn.looks and turns.usage.needs_no_turn(turn.of):
+            _waiting.remove(turn)
+            turn.granted.set()
+        elif turns.is_open and turns.floor.holder is None:
+            _waiting.remove(turn)
+            turns.floor.holder, turn.floor = turn, turns.floor
+            turns.floor.turns += 1
+            turn.granted.set()
+
+
+def _leave(turn: Turn) -> None:
+    floor, turn.floor = turn.floor, None
+    if floor is None or floor.holder is not turn:
+        return
+    floor.put_back(turn.turns.usage.generators)
+    floor.holder = None
+    _left.notify_all()
+    _grant()
+
+
+class ThreadSeeds:
+    """What SampleSeeds is to a process, for one thread of several."""
+
+    def __init__(self, base_seed: int, epoch: int, turns: Turns, journal: JournalRow) -> None:
+        self.turn = Turn(turns, journal)
+        self._turns = turns
+        self._marks: list[Any] = []
+        self._again = False  # what was just run freely is run again, with the floor
+        self.begin_epoch(base_seed, epoch)
+
+    def enter_thread(self) -> None:
+        _here.turn = self.turn
+
+    def begin_epoch(self, base_seed: int, epoch: int) -> None:
+        self._key = epoch_key(base_seed, epoch)
+
+    def seed_of(self, position: int) -> int:
+        return seed_at(self._key, position)
+
+    def samples_need_none(self) -> bool:
+        return not self._again and self._turns.usage.needs_no_turn(Of.SAMPLE)
+
+    def batches_need_none(self) -> bool:
+        return not self._again and self._turns.usage.needs_no_turn(Of.BATCH)
+
+    def watch(self) -> None:
+        self._marks = self._seen()
+
+    def late_use(self) -> bool:
+        """Whether a generator has moved since the watch began, by whomever, and it is worth finding out."""
+        self._again = self._seen() != self._marks and self._turns.usage.is_worth_a_look()
+        return self._again
+
+    def no_code_ran(self) -> None:
+        pass
+
+    def for_each(self, position: int, count: int, fetch: Callable[[int], None], offsets: Sequence[int] | None = None) -> None:
+        positions = range(position, position + count) if offsets is None else [position + offset for offset in offsets]
+        done = 0
+        while done < count and not self.samples_need_none():  # until the warm-up is over
+            again, self._again = self._again, False
+            self._turns.take(self.turn, self.seed_of(positions[done]), partial(fetch, done), Of.SAMPLE, looks=again)
+            self._again = again
+            done += 1
+        self._again = False
+        if done < count:
+            self._freely_from(done, positions, fetch)
+
+    def _freely_from(self, done: int, positions: Sequence[int], fetch: Callable[[int], None]) -> None:
+        self.watch()
+        try:
+            for number in range(done, len(positions)):
+                fetch(number)
+        except Exception:
+            if not self.late_use():
+                raise
+        if self._again or self.late_use():
+            self._again = False
+            for number in range(done, len(positions)):
+                seed = self.seed_of(positions[number])
+                self._turns.take(self.turn, seed, partial(fetch, number), Of.SAMPLE, looks=True)
+
+    def around_batch(self, position: int, call: Callable[[], Any], collating: bool = False) -> Any:
+        again, self._again = self._again, False
+        if not again and self.batches_need_none():
+            self.watch()
+            try:
+                result = call()
+            except Exception:
+                if not self.late_use():
+                    raise
+            else:
+                if not self.late_use():
+                    return result
+            again, self._again = True, False
+        seed = batch_seed(self.seed_of(position), collating)
+        return self._turns.take(self.turn, seed, call, Of.BATCH, looks=again)
+
+    def for_batch(self, position: int, collating: bool = False) -> None:
+        """Inside `around_stream`: where it has the floor, all are seeded."""
+        if self.turn.floor is not None:
+            for generator in self._turns.usage.generators:
+                generator.seed(batch_seed(self.seed_of(position), collating))
+            self.watch()
+
+    def around_stream(self, of: Of, call: Callable[[], Any]) -> Any:
+        """What cannot be run again: where a generator moved while it ran freely, the next batch is watched."""
+        usage = self._turns.usage
+        if of is Of.STREAM and usage.needs_no_turn(of):
+            self.watch()
+            result = call()
+            if self.late_use():
+                self._again = False
+                usage.warm_up_left[of] = 1
+            return result
+        with floor_of(self.turn, of):
+            self._marks = self._seen()
+            result = call()
+            usage.used += [generator for generator in self._moved() if generator not in usage.used]
+            if usage.warm_up_left[of] and of is Of.STREAM:
+                usage.warm_up_left[of] -= 1
+            return result
+
+    def _moved(self) -> list[Generator]:
+        return [
+            generator for generator, mark in zip(self._turns.usage.generators, self._marks[1:], strict=True) if generator.mark() != mark
+        ]
+
+    def _seen(self) -> list[Any]:
+        return [_floor.turns, *(generator.mark() for generator in self._turns.usage.generators)]
+
+
+def _after_fork_in_child() -> None:
+    """The threads are not here; whoever had the floor does not give it back."""
+    global _lock, _left, _floor, _here
+    _lock = threading.Lock()
+    _left = threading.Condition(_lock)
+    _floor = _Floor()
+    _here = threading.local()
+    _waiting.clear()
+
+
+on_fork(child=_after_fork_in_child)
