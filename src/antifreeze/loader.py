@@ -57,6 +57,8 @@ class DataLoader(TorchDataLoader[_T_co]):
     workers             "process" (default), or "thread": workers are threads of this process. They share the data set, start at once and
                         hand over batches as they are; a stuck one can only be left behind. For data sets that wait (reads, requests)
                         or compute outside the GIL; docs/threads.md has the rest
+    concurrency         of a data set whose __getitem__ is `async def`: how many samples a worker (or, without workers, this process)
+                        waits for at a time (default 32)
     uneven_ranks        where ranks of a process group have different numbers of batches: "error" (default; a warning where gradients
                         are off), "trim" (all end with the first), "pad" (the others repeat some), "ignore"
     lost_stream         how an iterable data set without state_dict() goes on after its worker died, and in a resumed run: "replay"
@@ -97,6 +99,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         recycle_worker_after: int | str | None = None,
         hedge: bool = False,
         workers: str = "process",
+        concurrency: int = 32,
         device: str | torch.device | None = None,
         uneven_ranks: str = "error",
         lost_stream: str = "replay",
@@ -116,6 +119,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             "recycle_worker_after": recycle_worker_after,
             "hedge": hedge,
             "workers": workers,
+            "concurrency": concurrency,
             "device": device,
             "uneven_ranks": uneven_ranks,
             "lost_stream": lost_stream,

@@ -61,6 +61,7 @@ class Options:
     recycle_after_bytes: int | None = None
     hedge: bool = False
     workers: WorkerKind = WorkerKind.PROCESS
+    concurrency: int = 32
     device: str | None = None
     uneven_ranks: UnevenChoice = UnevenChoice.ERROR
     lost_stream: StreamChoice = StreamChoice.REPLAY
@@ -82,6 +83,7 @@ class Options:
         recycle_worker_after: Any = None,
         hedge: Any = False,
         workers: Any = "process",
+        concurrency: Any = 32,
         device: Any = None,
         uneven_ranks: Any = "error",
         lost_stream: Any = "replay",
@@ -108,6 +110,7 @@ class Options:
             recycle_after_bytes=None if _is_count(recycle_worker_after) else parse_bytes("recycle_worker_after", recycle_worker_after),
             hedge=_flag("hedge", hedge),
             workers=kind,
+            concurrency=_positive("concurrency", concurrency),
             device=_device(device),
             uneven_ranks=_one_of("uneven_ranks", uneven_ranks, UnevenChoice),
             lost_stream=_one_of("lost_stream", lost_stream, StreamChoice),
@@ -213,6 +216,12 @@ def read_quarantine(path: str) -> frozenset[str]:
             raise
         raise OptionError(f"quarantine={path!r}: line {number} is no JSON; expected what bad_samples_file wrote") from None
     return frozenset(listed)
+
+
+def _positive(name: str, value: Any) -> int:
+    if _is_count(value):
+        return int(value)
+    raise OptionError(f"{name}={value!r}: expected an int above 0")
 
 
 def _count(name: str, value: Any) -> int:

@@ -48,6 +48,7 @@ class Shape:
     is_map: bool
     auto_collation: bool
     fetches_many: bool
+    together: int  # samples that one worker loads at a time, where they are coroutines
     splits: bool  # a batch may be loaded by several workers
     in_order: bool
     batch_rows: Any
@@ -166,6 +167,8 @@ class Flights:
 
     def _tasks_for(self, rows: int) -> int:
         workers, sample_ns = self.workers, self.pool.costs.sample_ns
+        if self._shape.together > 1:
+            return max(1, -(-rows // self._shape.together)) if self._may_split else 1
         if self._options.workers is WorkerKind.THREAD:
             return tasks_per_batch_in_threads(rows, workers, sample_ns, self._may_split, self._batch_bytes())
         return tasks_per_batch(rows, workers, sample_ns, self._may_split)

@@ -62,6 +62,7 @@ from antifreeze.torch_private import (
     sharded_init_fn,
 )
 from antifreeze.tuning.decide import INLINE, Kind, Setting
+from antifreeze.worker.awaiting import awaits
 from antifreeze.worker.fetch import FetchConfig, FetchError, fetches_many
 from antifreeze.worker.main import WorkerSpec
 from antifreeze.worker.seeding import sample_seed
@@ -183,6 +184,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             is_map=self._map,
             auto_collation=self._auto_collation,
             fetches_many=many,
+            together=self._options.concurrency if self._map and awaits(self._dataset) else 1,
             splits=self._map and self._collate_fn is default_collate and self._auto_collation and not many,
             in_order=loader.in_order,
             batch_rows=self._batch_rows,
@@ -221,9 +223,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return self._make_local_pool()
 
     def _make_local_pool(self) -> LocalPool:
-        config = FetchConfig(
-            self._collate_fn, self._auto_collation, self._drop_last, self._options.forgives, None, self._options.keep_batches_full
-        )
+        options = self._options
+        given = (self._collate_fn, self._auto_collation, self._drop_last, options.forgives, None)
+        config = FetchConfig(*given, options.concurrency, options.sample_timeout_s, options.keep_batches_full)
         return LocalPool(
             self._dataset, not self._map, config, (self._base_seed, self.cursor.epoch), self._ring, self._limit, self._ledger.costs
         )
@@ -244,6 +246,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 shared_seed=self._shared_seed,
                 forgive=self._options.forgives,
                 fill=self._options.keep_batches_full,
+                concurrency=self._options.concurrency,
+                sample_timeout_s=self._options.sample_timeout_s,
                 limit_bytes=self._limit[0],
                 limit_name=self._limit[1],
             )

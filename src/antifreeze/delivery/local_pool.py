@@ -23,6 +23,7 @@ from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.state import Action, Batch, Ending, FreeSlot, LeftOut, PoolState, RowFailed, Send, Task, TaskEnded
 from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.worker import fetch
+from antifreeze.worker.awaiting import map_fetcher_for
 from antifreeze.worker.fetch import Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker
 from antifreeze.worker.journal import JournalRow, UnreadRow
 from antifreeze.worker.seeding import KeptState, SampleSeeds, global_generators
@@ -127,7 +128,7 @@ class LocalPool:
     def _use_ring(self, ring: Ring) -> None:
         self.ring = ring
         self._maker = _LocalMaker(self._config, SlotWriter(ring.arena, *self._limit), self._journal, self.collated, ring)
-        kind = StreamFetcher if self._iterable else MapFetcher
+        kind = StreamFetcher if self._iterable else map_fetcher_for(self._dataset)
         self._fetcher = kind(self._dataset, self._config, self._maker, self._seeds, self._journal)
 
     def close(self) -> None:

@@ -708,7 +708,7 @@ class Pool:
 
     def _suspect(self, number: int, entry: Entry, end: Exit, how: str) -> WorkerGone:
         """Who was at it when the worker ended by itself."""
-        if entry.stage in (Stage.STARTING, Stage.INITIALISING, Stage.IDLE, Stage.ENDED, Stage.TURN):
+        if entry.stage in (Stage.STARTING, Stage.INITIALISING, Stage.IDLE, Stage.ENDED, Stage.TURN, Stage.AWAIT):
             return WorkerGone(number)
         if entry.stage is Stage.SEND and end.code in _FROM_OUTSIDE:
             return WorkerGone(number)  # what it had loaded was loaded well

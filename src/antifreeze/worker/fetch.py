@@ -108,6 +108,8 @@ class FetchConfig:
     drop_last: bool
     forgive: bool
     worker: int | None
+    concurrency: int = 1  # of samples that are coroutines
+    sample_timeout_s: float | None = None  # of each of them
     fill: bool = True  # a stream's next sample takes the place of one that is left out
 
 

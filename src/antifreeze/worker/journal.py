@@ -40,6 +40,7 @@ class Stage(IntEnum):
     ENDED = 6
     INITIALISING = 7  # worker_init_fn
     TURN = 8  # a thread that waits for the random generators
+    AWAIT = 9  # every sample of an async data set waits for something outside
 
 
 class Word(IntEnum):

@@ -51,6 +51,7 @@ from antifreeze.channel.messages import (
 from antifreeze.linux import LAST_SIGNAL, fcntl
 from antifreeze.slots.arena import Arena
 from antifreeze.torch_private import numpy_seed, seed_datapipe, set_worker_info, stack_without_shared_memory, swap_worker_info
+from antifreeze.worker.awaiting import AsyncMapFetcher, map_fetcher_for
 from antifreeze.worker.effort import Effort
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.fetch import Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker, Task
@@ -86,11 +87,14 @@ class WorkerSpec:
     shared_seed: int | None
     forgive: bool
     fill: bool
+    concurrency: int
+    sample_timeout_s: float | None
     limit_bytes: int | None
     limit_name: str
 
     def fetching(self) -> FetchConfig:
-        return FetchConfig(self.collate_fn, self.auto_collation, self.drop_last, self.forgive, self.worker_id, self.fill)
+        given = (self.collate_fn, self.auto_collation, self.drop_last, self.forgive, self.worker_id)
+        return FetchConfig(*given, self.concurrency, self.sample_timeout_s, self.fill)
 
     def picklable_parts(self) -> dict[str, Any]:
         """What must pickle where workers are not forked, by the names the user knows."""
@@ -189,7 +193,9 @@ class Worker:
         return seed_datapipe(self._spec.dataset, self._spec.shared_seed)
 
     def _new_fetcher(self) -> MapFetcher | StreamFetcher:
-        kind = StreamFetcher if self._spec.iterable else MapFetcher
+        if isinstance(self._fetcher, AsyncMapFetcher):
+            return self._fetcher  # its loop lives as long as the worker, and so do the clients that belong to it
+        kind = StreamFetcher if self._spec.iterable else map_fetcher_for(self._dataset)
         return kind(self._dataset, self._maker.config, self._maker, self._seeds, self._journal)
 
     def _handle(self, message: Message) -> None:

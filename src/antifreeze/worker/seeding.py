@@ -201,6 +201,10 @@ class Seeds(Protocol):
 
     def no_code_ran(self) -> None: ...
 
+    def look_again(self) -> None: ...
+
+    def seed_of(self, position: int) -> int: ...
+
 
 class SampleSeeds:
     """Runs a data set's code so that each sample sees its own random numbers."""

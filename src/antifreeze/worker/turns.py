@@ -306,6 +306,9 @@ class ThreadSeeds:
     def no_code_ran(self) -> None:
         pass
 
+    def look_again(self) -> None:
+        pass
+
     def for_each(self, position: int, count: int, fetch: Callable[[int], None], offsets: Sequence[int] | None = None) -> None:
         positions = range(position, position + count) if offsets is None else [position + offset for offset in offsets]
         done = 0

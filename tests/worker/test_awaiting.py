@@ -1,0 +1,209 @@
+"""Data sets whose `__getitem__` is a coroutine: order, errors, deadlines and random numbers of each sample, whatever waits beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Subset
+
+from antifreeze import DataLoader
+from antifreeze.errors import OptionError, SampleTimeout
+
+PLACES = [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "workers": "thread"}]
+IDS = ["inline", "processes", "threads"]
+everywhere = pytest.mark.parametrize("place", PLACES, ids=IDS)
+
+
+class Awaited:
+    def __init__(self, sample: Any, count: int = 20) -> None:
+        self.sample, self.count = sample, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    async def __getitem__(self, index: int) -> Any:
+        await asyncio.sleep(0.001 * (index % 3))
+        return await self.sample(index)
+
+
+async def itself(index: int) -> int:
+    return index
+
+
+def loader_of(sample: Any, place: dict[str, Any], **options: Any) -> Any:
+    return DataLoader(Awaited(sample), **{"batch_size": 5, "keep_batches_full": False} | place | options)
+
+
+def indices(loader: Any) -> list[int]:
+    return [int(index) for batch in loader for index in batch]
+
+
+@everywhere
+def test_order(place: dict[str, Any]) -> None:
+    assert indices(loader_of(itself, place)) == list(range(20))
+    assert indices(loader_of(itself, place, collate_fn=list)) == list(range(20))
+    assert indices([[batch] for batch in loader_of(itself, place, batch_size=None)]) == list(range(20))
+
+
+class Counting(Awaited):
+    """How many wait at once, in one loop."""
+
+    now = most = 0
+
+    async def __getitem__(self, index: int) -> Any:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.05)
+        self.now -= 1
+        return self.most
+
+
+@pytest.mark.parametrize(("concurrency", "most"), [(1, 1), (4, 4), (32, 20)])
+def test_as_many_wait_at_once_as_were_asked_for(concurrency: int, most: int) -> None:
+    (batch,) = DataLoader(Counting(itself), batch_size=20, concurrency=concurrency)
+    assert batch.max() == most
+    assert max(max(batch.tolist()) for batch in DataLoader(Counting(itself), batch_size=20, num_workers=1, concurrency=concurrency)) == most
+
+
+@everywhere
+def test_an_exception_is_its_samples(place: dict[str, Any]) -> None:
+    async def sample(index: int) -> int:
+        if index == 7:
+            raise KeyError("no such row")
+        return index
+
+    with pytest.raises(KeyError):
+        indices(loader_of(sample, place))
+    loader = loader_of(sample, place, on_bad_sample="skip")
+    assert indices(loader) == [index for index in range(20) if index != 7]
+    assert [bad.failure.index for bad in loader.report().bad_samples] == ["7"]
+
+
+@everywhere
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_sample_that_waits_for_ever_is_cancelled_and_it_alone_is_bad(place: dict[str, Any], obeys: bool) -> None:
+    async def sample(index: int) -> int:
+        if index == 7:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if not obeys:
+                    await asyncio.sleep(60)
+                raise
+        return index
+
+    loader = loader_of(sample, place, on_bad_sample="skip", sample_timeout_s=0.3)
+    assert indices(loader) == [index for index in range(20) if index != 7]
+    report = loader.report()
+    assert report.restarts == 0
+    assert report.bad_samples[0].failure.type_name == "SampleTimeout"
+    assert "test_awaiting.py" in report.bad_samples[0].failure.traceback_text
+
+
+def test_a_deadline_is_raised() -> None:
+    async def sample(index: int) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(SampleTimeout, match=r"sample 0 took longer than 0\.2 s"):
+        indices(loader_of(sample, {"num_workers": 1}, sample_timeout_s=0.2))
+
+
+def test_a_sample_that_keeps_the_loop_is_known_by_the_journal() -> None:
+    async def sample(index: int) -> int:
+        if index == 7:
+            time.sleep(60)
+        return index
+
+    loader = loader_of(sample, {"num_workers": 2}, on_bad_sample="skip", sample_timeout_s=0.5)
+    assert indices(loader) == [index for index in range(20) if index != 7]
+    assert loader.report().restarts == 1
+
+
+@everywhere
+@pytest.mark.parametrize("value", [None, "cancels itself"])
+def test_none_and_cancelled_are_bad_samples(place: dict[str, Any], value: Any) -> None:
+    async def sample(index: int) -> Any:
+        if index == 7 and value is not None:
+            raise asyncio.CancelledError
+        return None if index == 7 else index
+
+    assert indices(loader_of(sample, place, on_bad_sample="skip")) == [index for index in range(20) if index != 7]
+
+
+async def drawn(index: int) -> float:
+    first = random.random() + float(np.random.rand())
+    await asyncio.sleep(0.001 * (index % 4))
+    return first + random.random() + float(torch.rand(()))
+
+
+async def drawn_late(index: int) -> float:
+    await asyncio.sleep(0.001 * (index % 4))
+    return random.random() if index > 12 else float(index)
+
+
+@pytest.mark.parametrize("sample", [drawn, drawn_late], ids=["always", "late"])
+def test_random_numbers_do_not_depend_on_who_waits_beside(sample: Any) -> None:
+    runs = []
+    for place in (*PLACES, {"num_workers": 0, "concurrency": 1}, {"num_workers": 2, "concurrency": 2}):
+        random.seed(1), np.random.seed(2), torch.manual_seed(3)
+        loader = loader_of(sample, place)
+        runs.append([batch.tolist() for batch in loader])
+        if sample is drawn or place.get("workers") != "thread":
+            assert random.random() == random.Random(1).random(), "the loop's own numbers are untouched"
+    assert all(run == runs[0] for run in runs[1:])
+
+
+class Many(Awaited):
+    async def __getitems__(self, indices: list[int]) -> list[int]:
+        await asyncio.sleep(0.001)
+        return [-index for index in indices]
+
+
+@everywhere
+def test_many_at_once_by_the_data_set_itself(place: dict[str, Any]) -> None:
+    assert indices(DataLoader(Many(itself), batch_size=5, **place)) == [-index for index in range(20)]
+
+
+@everywhere
+def test_parts_of_data_sets(place: dict[str, Any]) -> None:
+    both = ConcatDataset([Subset(Awaited(itself), [3, 4]), Awaited(itself, 3)])  # type: ignore[arg-type, list-item]
+    assert indices(DataLoader(both, batch_size=2, **place)) == [3, 4, 0, 1, 2]
+
+
+class Client(Awaited):
+    """Keeps what belongs to one loop, as clients of networks do."""
+
+    def __init__(self) -> None:
+        super().__init__(itself)
+        self.kept = threading.local()
+
+    async def __getitem__(self, index: int) -> int:
+        loop = asyncio.get_running_loop()
+        kept = self.kept.__dict__.setdefault("loop", loop)
+        return int(kept is loop)
+
+
+def test_one_loop_for_the_life_of_a_worker() -> None:
+    loader = DataLoader(Client(), batch_size=5, num_workers=2, workers="thread", persistent_workers=True)
+    assert indices(loader) + indices(loader) == [1] * 40
+    loader.close()
+
+
+def test_inside_a_loop_that_runs_already() -> None:
+    async def notebook() -> list[int]:
+        return indices(loader_of(itself, {"num_workers": 0}))
+
+    assert asyncio.run(notebook()) == list(range(20))
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, True, "8"])
+def test_concurrency_is_checked_at_the_door(value: Any) -> None:
+    with pytest.raises(OptionError, match="concurrency"):
+        loader_of(itself, {}, concurrency=value)
