@@ -130,7 +130,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         self.options = Options.checked(**chosen.fill(own_arguments, OWN_DEFAULTS))
         if self.options.workers is WorkerKind.THREAD:
             _check_threads(dataset, num_workers, multiprocessing_context)
-        self._usage = Usage()
+        self._usage: Usage | None = None
         self._prefetch_asked = prefetch_factor is not None
         self._rows_failed = False
         self._fork_is_unsafe = False
@@ -220,8 +220,8 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is a loader of its own: it shares no workers, no memory and no counts with this one."""
-        fresh = {"_ledger": Ledger(), "_usage": Usage(), "_traps": Traps(usable_cores)}
-        return {**self.__dict__, **fresh, **dict.fromkeys(("_ranks", "_spare_ring", "_open", "_cursor", "_pilot", "_parked"))}
+        fresh = {"_ledger": Ledger(), "_traps": Traps(usable_cores)}
+        return {**self.__dict__, **fresh, **dict.fromkeys(("_ranks", "_spare_ring", "_open", "_cursor", "_pilot", "_parked", "_usage"))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -341,6 +341,12 @@ class DataLoader(TorchDataLoader[_T_co]):
             self._spare_ring = ring
         else:
             ring.close()
+
+    def _known_usage(self) -> Usage:
+        """What threads have found out about random generators; kept from epoch to epoch."""
+        if self._usage is None:
+            self._usage = Usage()
+        return self._usage
 
     def _start_context(self) -> tuple[Any, bool]:
         """(the context, whether workers come from the clean server): the user's context is honoured. Python's own default of

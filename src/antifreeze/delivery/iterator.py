@@ -125,7 +125,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._worker_init_fn = loader.worker_init_fn
             if is_datapipe(self._dataset):
                 self._worker_init_fn = sharded_init_fn(self._worker_init_fn, self._world_size, self._rank)
-            self._usage: Usage = loader._usage
+            self._usage: Usage | None = loader._known_usage() if self._in_threads else None
             start: tuple[Any, bool] = (None, False) if self._in_threads else loader._start_context()
             self._context, self._use_server = start
         self.pool: Pool | LocalPool = self._make_pool() if parked is None else parked
@@ -215,8 +215,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _make_pool(self) -> Pool | LocalPool:
         if self._num_workers:
             begin_with = None if self._auto is None else 0 if self._inline else self._auto.setting.workers
-            usage = self._usage if self._in_threads else None
-            given = (self._options, self._ledger.costs, self._ledger.story, self._use_server, begin_with, usage)
+            given = (self._options, self._ledger.costs, self._ledger.story, self._use_server, begin_with, self._usage)
             return Pool(self._context, self._specs(), self._ring, *given)
         if is_datapipe(self._dataset):
             apply_sharding(self._dataset, self._world_size, self._rank)
