@@ -241,6 +241,8 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def __repr__(self) -> str:
         workers = f"{self.num_workers} workers" if self.num_workers else "no workers"
+        if self._is_auto:
+            workers = f'num_workers="auto" ({self._ledger.decided[-1].setting} now)' if self._ledger.decided else 'num_workers="auto"'
         timing = self._ledger.timing
         return (
             f"<antifreeze.DataLoader over {type(self.dataset).__name__}: batch_size={self.batch_size}, {workers}, "

@@ -389,7 +389,9 @@ def test_a_number_that_is_set_later_is_meant() -> None:
 
 def test_the_report_tells_what_was_decided(hasty: None) -> None:
     with DataLoader(Changing(), batch_size=4, num_workers="auto") as loader:
+        assert 'num_workers="auto", 0 batches' in repr(loader)
         list(loader)
+        assert f'num_workers="auto" ({loader.report().decided[-1].split(" since ")[0]} now)' in repr(loader)
         report = loader.report()
     assert report.decided[0] == "no workers since batch 0, because nothing is measured yet"
     assert any(line.strip().startswith("auto ") for line in str(report).splitlines())
