@@ -214,6 +214,7 @@ def _counted(timing: Timing, costs: Costs, workers: int, cores: int, persistent:
         workers=workers,
         cores=cores,
         persistent=persistent,
+        taking_turns=bool(costs.taking_turns),
     )
 
 

@@ -59,6 +59,7 @@ class Counted:
     workers: int
     cores: int
     persistent: bool
+    taking_turns: bool = False  # threads, because of random generators
     auto: bool = False  # the number of workers is ours to choose
     waiting_now_s: float = 0.0
     """Of waited_s, what the loop is at while it is asked."""
@@ -196,6 +197,10 @@ def _without_workers(cause: Cause, counted: Counted) -> str:
 
 
 def _more_workers(cause: Cause, counted: Counted) -> str:
+    if counted.taking_turns:
+        return (
+            'its threads take turns, because the data set draws from random generators that they share: workers="process" would not have to'
+        )
     wanted = min(_needed(counted), _limit(cause, counted))
     if wanted > counted.workers:
         times = _times_as_fast(counted, wanted)

@@ -28,7 +28,7 @@ from torch.utils.data import (
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.map import SequenceWrapper
 
-from .contract import REPEATS, Case, Ours, Torchs, assert_same, assert_same_outcome, drain, rows, run, tree_bytes
+from .contract import REPEATS, Case, Ours, Torchs, assert_same, assert_same_outcome, drain, ours_only, rows, run, tree_bytes
 from .datasets import (
     Count,
     Echo,
@@ -196,6 +196,13 @@ def test_the_same_batches(case: Case, num_workers: int) -> None:
     if case.name not in EXPECTED_ERRORS:
         assert torchs.error is None, torchs.error
     assert_same_outcome(run(Ours, case, num_workers), torchs)
+
+
+@ours_only
+@rows([case for case in DATA_SETS + SAMPLERS + COLLATES if "DataPipe" not in case.name])
+def test_the_same_batches_from_threads(case: Case) -> None:
+    stream = isinstance(case.make(), IterableDataset)
+    assert_same_outcome(run(Ours, case, 2, workers="thread"), run(Torchs, case, 2 if stream else 0))
 
 
 @pytest.mark.leaves("thread", "descriptor", why="torch sends a tensor to its workers through a thread that never ends")

@@ -72,6 +72,13 @@ def test_default_collate_in_workers(case: Case, torch_with_workers: dict[str, Ou
     assert_same_outcome(run(Ours, case, num_workers), torch_with_workers[case.name], run(Torchs, case, 0))
 
 
+@ours_only
+@pytest.mark.filterwarnings(*NOISE)
+@rows([case for case in COLLATED if case.name != "scalar bytes_"])  # numpy's empty bytes have another repr once pickled
+def test_default_collate_in_threads(case: Case, torch_with_workers: dict[str, Outcome]) -> None:
+    assert_same_outcome(run(Ours, case, 2, workers="thread"), torch_with_workers[case.name], run(Torchs, case, 0))
+
+
 def as_it_is(anything: Any) -> Any:
     return anything
 
