@@ -178,7 +178,7 @@ def test_a_stream_that_cannot_be_led_past_an_item_ends_before_it(crime: str, pol
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize(("crime", "kind"), [("raise", ValueError), ("None", BadSample)])
+@pytest.mark.parametrize(("crime", "kind"), [("raise", ValueError), ("None", BadSample), ("another shape", RuntimeError)])
 def test_the_error_names_stream_and_item_and_the_loop_may_go_on(crime: str, kind: type[Exception], num_workers: int) -> None:
     with DataLoader(Stream({BAD: crime}), BATCH, num_workers=num_workers) as loader:
         batches, (error,) = carrying_on(loader)

@@ -48,7 +48,7 @@ class Stream:
         self.items = 0
         self.ended = False
         self.stop_at = -1  # the item before which it comes to its end
-        self._first_item = 0  # of the batch at hand
+        self.first_item = 0  # of the batch at hand
         self._info = worker_info
         self._seeds = seeds
         self._iterator: Any = None
@@ -73,7 +73,7 @@ class Stream:
     def begin_batch(self) -> int:
         """Its number; from here on random numbers are its own."""
         self._seeds.for_batch(_position(self.number, self.batches))
-        self._first_item = self.items
+        self.first_item = self.items
         self.batches += 1
         return self.batches - 1
 
@@ -112,7 +112,7 @@ class Stream:
     @property
     def drawn(self) -> int:
         """Items of the batch at hand."""
-        return self.items - self._first_item
+        return self.items - self.first_item
 
     @property
     def is_generator(self) -> bool:
@@ -216,6 +216,8 @@ class StreamFetcher:
                 return self._make(stream, task, samples, took_ns)
             except FetchError as error:
                 if not self._may_leave_out(error.failure, samples):
+                    if error.failure.row is not None and not self._config.forgive:
+                        self._naming(error, stream, stream.first_item + error.failure.row)
                     raise
                 row = error.failure.row or 0
                 self._note_left_out(stream, error.failure, items.pop(row))
