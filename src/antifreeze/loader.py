@@ -129,7 +129,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         }
         self.options = Options.checked(**chosen.fill(own_arguments, OWN_DEFAULTS))
         if self.options.workers is WorkerKind.THREAD:
-            _check_threads(dataset, num_workers, multiprocessing_context)
+            _check_threads(dataset, multiprocessing_context)
         self._usage: Usage | None = None
         self._prefetch_asked = prefetch_factor is not None
         self._rows_failed = False
@@ -307,8 +307,9 @@ class DataLoader(TorchDataLoader[_T_co]):
         if self._pilot is None:
             options = self.options
             asked = options.forgives or options.hedge or options.sample_timeout_s != OWN_DEFAULTS["sample_timeout_s"] or self.timeout > 0
-            limits = Limits(inline=not (ranked or asked or self.worker_init_fn is not None), most=_places())
-            first = INLINE if limits.inline else Setting(Kind.PROCESS, min(limits.most, auto_workers()))
+            kind = Kind.THREAD if options.workers is WorkerKind.THREAD else Kind.PROCESS
+            limits = Limits(inline=not (ranked or asked or self.worker_init_fn is not None), most=_places(), kinds=(kind,))
+            first = INLINE if limits.inline else Setting(kind, min(limits.most, auto_workers()))
             self._pilot = Autopilot(self._ledger, options, rank_cores, limits, first)
         return self._pilot
 
@@ -381,10 +382,8 @@ def _places() -> int:
     return MOST_WORKERS if files < 0 else max(1, min(MOST_WORKERS, files // 16))
 
 
-def _check_threads(dataset: Any, num_workers: Any, multiprocessing_context: Any) -> None:
+def _check_threads(dataset: Any, multiprocessing_context: Any) -> None:
     """What cannot be had with workers="thread"."""
-    if num_workers == "auto":
-        raise OptionError('num_workers="auto" chooses between this process and worker processes; with workers="thread" give a number')
     if multiprocessing_context is not None:
         raise OptionError(f'multiprocessing_context={multiprocessing_context!r} is for worker processes, and workers="thread" starts none')
     if is_datapipe(dataset):

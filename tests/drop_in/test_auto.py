@@ -67,7 +67,7 @@ def wild(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Setting]]:
     def look(self: Autopilot, now_ns: int, setting: Setting) -> Decision:
         seen.append(setting)
         count = dice.randint(0 if self.may_inline else 1, 3)
-        self.setting = self.tuner.home = Setting(Kind.PROCESS, count) if count else INLINE
+        self.setting = self.tuner.home = Setting(self.kind, count) if count else INLINE
         self.due_ns = 0
         return Decision(self.setting, "the dice say so")
 
@@ -95,6 +95,16 @@ def test_any_decisions_leave_every_byte_as_it_is(dataset: type[Drawn], more: dic
             assert torch.get_rng_state().tolist() == state[epoch]
     assert {setting.kind for setting in wild} == {Kind.INLINE, Kind.PROCESS}
     assert len({setting.workers for setting in wild}) >= 3
+
+
+def test_with_threads_too(wild: list[Setting]) -> None:
+    torch.manual_seed(1)
+    expected = flat(DataLoader(Drawn(), batch_size=4, shuffle=True))
+    torch.manual_seed(1)
+    with DataLoader(Drawn(), batch_size=4, shuffle=True, num_workers="auto", workers="thread") as loader:
+        assert flat(loader) == expected
+        assert len(flat(loader)) == len(expected)
+    assert {setting.kind for setting in wild} == {Kind.INLINE, Kind.THREAD}
 
 
 class Deadly(Drawn):

@@ -60,6 +60,7 @@ class Autopilot:
         self._ledger = ledger
         self.tuner = Tuner(limits, first)
         self.setting = first
+        self.kind = limits.kinds[0]  # of its workers
         self._remember(first, "nothing is measured yet")
         self.due_ns = 0
         self.active_s = 0.0
@@ -84,7 +85,7 @@ class Autopilot:
         limits = self.tuner.limits
         self.tuner.limits = Limits(False, limits.most, limits.kinds)
         if self.tuner.home.kind is Kind.INLINE:
-            self.tuner = Tuner(self.tuner.limits, Setting(Kind.PROCESS, 1))
+            self.tuner = Tuner(self.tuner.limits, Setting(self.kind, 1))
         self._remember(self.tuner.home, why)
 
     def cannot(self, setting: Setting, why: str) -> None:
@@ -128,8 +129,8 @@ class Autopilot:
         self._mark = self._marked()
         self._computes = seen.computing >= WAITS_OUTSIDE
         decision = self.tuner.decide(seen)
-        if not decision.is_trial:
-            self._remember(decision.setting, decision.why)
+        if self.tuner.why:
+            self._remember(self.tuner.home, self.tuner.why)  # also where something else is tried already
         self.setting = decision.setting
         return decision
 

@@ -467,11 +467,11 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if self._inline:
             pool.look_after()
         if pool.growth_failed is not None:
-            auto.cannot(Setting(Kind.PROCESS, max(1, pool.size + 1)), pool.growth_failed)
+            auto.cannot(Setting(auto.kind, max(1, pool.size + 1)), pool.growth_failed)
             pool.growth_failed, auto.setting = None, auto.tuner.home
             self._ask_for(pool, auto.setting)
         self._take_up(auto, pool)
-        in_force = INLINE if self._inline else Setting(Kind.PROCESS, self._flights.workers)
+        in_force = INLINE if self._inline else Setting(auto.kind, self._flights.workers)
         if in_force != auto.setting:
             self._ask_for(pool, auto.setting)
             auto.look_soon(self._clock.entered_at)  # those that were asked for are on their way
@@ -483,9 +483,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _ask_for(self, pool: Pool, setting: Setting) -> None:
         """Workers for `setting`: more come up while what is there goes on."""
-        if setting.kind is Kind.PROCESS:
+        if setting.kind is not Kind.INLINE:
             if not pool.size:
-                self._traps.before_start(self._dataset, setting.workers, forks=not self._use_server and self._forks())
+                self._traps.before_start(self._dataset, setting.workers, not self._use_server and self._forks(), self._in_threads)
             if pool.size < setting.workers:
                 pool.resize(setting.workers)
 

@@ -48,6 +48,7 @@ class Kind(Enum):
 
     INLINE = "inline"
     PROCESS = "process"
+    THREAD = "thread"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Setting:
     def __str__(self) -> str:
         if self.kind is Kind.INLINE:
             return "no workers"
-        return f"{self.workers} worker {self.kind.value}{'es' if self.workers > 1 else ''}"
+        plural = "" if self.workers == 1 else "es" if self.kind is Kind.PROCESS else "s"
+        return f"{self.workers} worker {self.kind.value}{plural}"
 
 
 INLINE = Setting(Kind.INLINE)
@@ -139,7 +141,7 @@ class Tuner:
     known: dict[Setting, _Known] = field(default_factory=dict)
     _trial: Setting | None = None
     _first_rate: float | None = None  # of a trial that went well and is confirmed now
-    _why: str = ""
+    why: str = ""  # it is home
     _odd_windows: int = 0
     _steady_for: int = 0
     _patience: int = REST
@@ -156,7 +158,7 @@ class Tuner:
             decision = self._look_around(seen)
         else:
             self._trial = None
-            decision = Decision(self.home, self._why or "nothing else is known yet")
+            decision = Decision(self.home, self.why or "nothing else is known yet")
         return Decision(decision.setting, decision.why, depth_within(seen), decision.is_trial)
 
     def _stay_within(self, seen: Measured) -> None:
@@ -164,7 +166,7 @@ class Tuner:
         if self.home.workers > fit:
             self.home, self._trial = Setting(self.home.kind, fit), None
             what = "other loaders need cores too" if seen.shared else "no more fit into the memory there is"
-            self._why = what
+            self.why = what
 
     def cannot(self, setting: Setting) -> None:
         """It could not be had (a worker that does not start): not tried again before long, nor anything with more workers."""
@@ -204,15 +206,15 @@ class Tuner:
         if times >= enough:
             before, self.home = self.home, trial
             waited = f"the loop waited for data {home.waits:.0%} of the time with {before}"
-            self._why = (
+            self.why = (
                 f"{waited} and goes {f'{times:.2f}× as fast' if times >= BETTER else 'no slower'} with this, waiting {seen.waits:.0%}"
             )
             known.tries = 0
             home.tries, home.rests = home.tries + 1, self._rest_of(home)
             return self._look_around(seen)
         known.tries, known.rests = known.tries + 1, self._rest_of(known)
-        self._why = self._why or f"{trial} did {times:.2f}× as much"
-        return Decision(self.home, self._why)
+        self.why = self.why or f"{trial} did {times:.2f}× as much"
+        return Decision(self.home, self.why)
 
     def _rest_of(self, known: _Known) -> int:
         return int(min(LONGEST_REST, REST * 2**known.tries))
@@ -227,9 +229,9 @@ class Tuner:
                     self.known[self.home] = _Known(seen.rate, seen.waits)
                 self._trial, self._first_rate = setting, None
                 return Decision(setting, why, is_trial=True)
-        if not self._why:
-            self._why = _because(seen, _as_it_is(seen))
-        return Decision(self.home, self._why)
+        if not self.why:
+            self.why = _because(seen, _as_it_is(seen))
+        return Decision(self.home, self.why)
 
     def _may_try(self, setting: Setting) -> bool:
         known = self.known.get(setting)
