@@ -13,6 +13,7 @@ from antifreeze.supervisor.policy import (
     batches_in_flight,
     stall_intervals_s,
     tasks_per_batch,
+    tasks_per_batch_in_threads,
     within_budget,
 )
 
@@ -124,3 +125,21 @@ def test_stall_reports_come_at_one_three_seven_fifteen_times_the_first() -> None
 def test_each_pause_between_stall_reports_is_twice_the_one_before(first_s: float, reports: int) -> None:
     at = [stall_intervals_s(first_s, reports + step) for step in range(3)]
     assert at[2] - at[1] == pytest.approx(2 * (at[1] - at[0]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "workers", "sample_ns", "splittable", "batch_bytes", "tasks"),
+    [
+        (32, 64, None, True, None, 32),  # nothing is known: the first batch comes soonest
+        (32, 64, 10_000_000, True, 100_000, 2),  # waiting: 16 samples at a time
+        (32, 64, 60_000_000, True, 100_000, 2),  # waiting for each other counts too, and does not lead to more tasks
+        (32, 64, 2_000_000_000, True, 100_000, 32),  # long samples are shared out
+        (32, 64, 10_000_000, True, 64 << 20, 22),  # large batches: few in flight
+        (32, 1, 10_000_000, True, 100_000, 1),
+        (32, 64, 10_000_000, False, 100_000, 1),
+    ],
+)
+def test_threads_get_many_samples_at_once(
+    rows: int, workers: int, sample_ns: int | None, splittable: bool, batch_bytes: int | None, tasks: int
+) -> None:
+    assert tasks_per_batch_in_threads(rows, workers, sample_ns, splittable, batch_bytes) == tasks
