@@ -346,9 +346,20 @@ def _write_tensor(leaf: Leaf, column: torch.Tensor, row: int, part: Any) -> None
         raise Irregular(f"a part is not a {leaf}")
     _check_is(leaf, part, part.shape)
     try:
-        column[row].copy_(part)
+        _copy(part, column, row)
     except RuntimeError as error:
         raise Irregular(str(error)) from None
+
+
+def _copy(part: torch.Tensor, column: torch.Tensor, row: int) -> None:
+    """By numpy, which leaves a contiguous piece to the C library: on some processors that is half again as fast as torch's loop.
+    What numpy does not know (bfloat16, a lazy conjugate) torch copies."""
+    try:
+        into, array = column.numpy(), part.numpy()
+    except (TypeError, RuntimeError):
+        column[row].copy_(part)
+    else:
+        into[row] = array
 
 
 def _write_array(leaf: Leaf, column: torch.Tensor, row: int, part: Any) -> None:
