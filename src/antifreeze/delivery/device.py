@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-MOST_PENDING = 4
+MOST_PENDING = 2
 AHEAD = 1
 """Batches whose copy is issued before the loop asks for them."""
 

@@ -27,7 +27,7 @@ from antifreeze.slots.arena import Arena
 
 MAX_LENT = 64
 SPARE_SLOTS = 2
-A_WHILE = 16
+A_WHILE = 256
 """So many slots taken."""
 
 _USER_FORK = -1

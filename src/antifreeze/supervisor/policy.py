@@ -8,6 +8,7 @@ TASK_NS = 3_000_000
 """A task shorter than this is not worth splitting further: handing one over costs some ten microseconds on each side."""
 
 LARGE_BATCH_BYTES = 16 << 20
+MANY_WORKERS = 8
 SPLIT_BATCHES = 6
 """With batches split among workers, about this many in flight keep all of them busy."""
 
@@ -45,12 +46,13 @@ def tasks_per_batch(rows: int, workers: int, sample_ns: int | None, splittable: 
 
 def batches_in_flight(workers: int, tasks: int, asked: int | None, batch_bytes: int | None = None) -> int:
     """How many batches are loaded ahead of the loop: enough that every worker has one task and another waiting; and one more
-    against uneven samples, unless that would cost much memory."""
+    against uneven samples, unless that would cost much memory. (Among many workers one is always late, and torch would have
+    twice as many batches in flight as there are workers.)"""
     if asked is not None:
         return asked
     if tasks == 1:
         return workers + max(2, workers // 2)
-    more = batch_bytes is not None and batch_bytes < LARGE_BATCH_BYTES
+    more = workers >= MANY_WORKERS or (batch_bytes is not None and batch_bytes < LARGE_BATCH_BYTES)
     return max(2, -(-2 * workers // tasks)) + more
 
 
