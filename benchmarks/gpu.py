@@ -1,13 +1,15 @@
 """On a machine with an NVIDIA GPU: batches are right whatever streams read them, and how fast they reach the device.
 
-    PYTHONPATH=src python benchmarks/gpu.py [--parts right,guard,speed,scaling] [--quick]
+    PYTHONPATH=src python benchmarks/gpu.py [--parts right,guard,speed,scaling,jpeg,resnet] [--quick]
 
-needs torch and numpy only. A ratio compares two loaders in the same run, in interleaved rounds, by their medians.
+needs torch and numpy only; `jpeg` and `resnet` say so where OpenCV or torchvision is missing. A ratio compares two loaders in the same run, in interleaved rounds, by their medians.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import itertools
 import os
 import statistics
 import sys
@@ -16,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset
@@ -225,7 +228,131 @@ def show_scaling(quick: bool) -> None:
         )
 
 
-PARTS = {"right": show_right, "guard": show_guard, "speed": show_speed, "scaling": show_scaling}
+# --- pictures that must be decoded, and a model that eats them -----------------------------------------------------------
+
+
+class Jpegs(Dataset[Any]):
+    """JPEG 500×375 → OpenCV → random-resized-crop 224 → flip → float: what a worker computes for every sample."""
+
+    SOURCES = 64
+
+    def __init__(self, count: int) -> None:
+        import cv2
+
+        self.count = count
+        random = np.random.default_rng(0)
+        self.files = []
+        for _ in range(self.SOURCES):
+            rough = random.integers(0, 255, (12, 16, 3), dtype=np.uint8)
+            picture = cv2.resize(rough, (500, 375), interpolation=cv2.INTER_CUBIC)
+            picture = np.clip(picture.astype(np.int16) + random.integers(-12, 12, picture.shape), 0, 255).astype(np.uint8)
+            self.files.append(cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 90])[1])
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        import cv2
+
+        cv2.setNumThreads(1)
+        picture = cv2.imdecode(self.files[index % self.SOURCES], cv2.IMREAD_COLOR_RGB)
+        area, top, left, flip = torch.rand(4).tolist()
+        side = (0.08 + 0.92 * area) ** 0.5
+        height, width = int(375 * side), int(500 * side)
+        y, x = int(top * (375 - height)), int(left * (500 - width))
+        small = cv2.resize(picture[y : y + height, x : x + width], (224, 224), interpolation=cv2.INTER_LINEAR)
+        small = small[:, ::-1] if flip < 0.5 else small
+        return torch.from_numpy(np.ascontiguousarray(small.transpose(2, 0, 1))).float().div_(255), index % 1000
+
+
+def missing(*modules: str) -> bool:
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError:
+            print(f"{module} is not installed here: not measured", flush=True)
+            return True
+    return False
+
+
+def show_jpeg(quick: bool) -> None:
+    if missing("cv2"):
+        return
+    samples, rounds = (1_280, 1) if quick else (5_120, 3)
+    data = Jpegs(samples)
+    settings: dict[str, Callable[[], Any]] = {}
+    for workers in (8, 14, 16):
+        settings[f"torch {workers}w pinned"] = loader_of(TorchLoader, data, workers, pin_memory=True)
+        settings[f"ours {workers}w device"] = loader_of(DataLoader, data, workers, device="cuda")
+    found: dict[str, list[float]] = {name: [] for name in settings}
+    for _ in range(rounds):
+        for name, make in settings.items():
+            found[name].append(rate(make, samples)[0])
+    best_torch = max(statistics.median(rates) for name, rates in found.items() if name.startswith("torch"))
+    for name, rates in found.items():
+        median = statistics.median(rates)
+        print(f"jpeg: {name:<16} {median:>9,.0f} samples/s  {median / best_torch:>5.2f}× torch's best", flush=True)
+
+
+def show_resnet(quick: bool) -> None:
+    """ResNet-50 in bf16, trained: on one resident batch, and fed by each loader."""
+    if missing("cv2", "torchvision"):
+        return
+    import torchvision
+
+    model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    torch.backends.cudnn.benchmark = True
+
+    def step(pictures: torch.Tensor, labels: torch.Tensor) -> None:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(model(pictures.contiguous(memory_format=torch.channels_last)), labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    warm, steps = (5, 15) if quick else (15, 120)
+
+    def fed(batches: Any) -> float:
+        began = 0.0
+        for number, (pictures, labels) in enumerate(batches):
+            if number == warm:
+                torch.cuda.synchronize()
+                began = time.perf_counter()
+            step(pictures.to("cuda", non_blocking=True), labels.to("cuda", non_blocking=True))
+            if number == warm + steps - 1:
+                break
+        torch.cuda.synchronize()
+        return steps * BATCH / (time.perf_counter() - began)
+
+    resident = (torch.rand(BATCH, *PICTURE, device="cuda"), torch.randint(0, 1000, (BATCH,), device="cuda"))
+    data = Jpegs((warm + steps + 1) * BATCH)
+    settings: dict[str, Callable[[], Any]] = {"resident batch": lambda: itertools.repeat(resident)}
+    for workers in (8, 14):
+        settings[f"torch {workers}w pinned"] = loader_of(TorchLoader, data, workers, pin_memory=True)
+        settings[f"ours {workers}w device"] = loader_of(DataLoader, data, workers, device="cuda")
+    found: dict[str, list[float]] = {name: [] for name in settings}
+    for _ in range(1 if quick else 3):
+        for name, make in settings.items():
+            loader = make()
+            found[name].append(fed(loader))
+            if hasattr(loader, "close"):
+                loader.close()
+            del loader
+    limit = statistics.median(found["resident batch"])
+    for name, rates in found.items():
+        median = statistics.median(rates)
+        print(f"resnet: {name:<16} {median:>7,.0f} samples/s  {median / limit:>5.1%} of a resident batch", flush=True)
+
+
+PARTS = {
+    "right": show_right,
+    "guard": show_guard,
+    "speed": show_speed,
+    "scaling": show_scaling,
+    "jpeg": show_jpeg,
+    "resnet": show_resnet,
+}
 
 
 def main() -> int:
