@@ -2,7 +2,8 @@
 
     PYTHONPATH=src python benchmarks/gpu.py [--parts right,guard,speed,scaling,jpeg,resnet] [--quick]
 
-needs torch and numpy only; `jpeg` and `resnet` say so where OpenCV or torchvision is missing. A ratio compares two loaders in the same run, in interleaved rounds, by their medians.
+needs torch and numpy only; `jpeg` and `resnet` say so where OpenCV or torchvision is missing. A ratio compares two loaders in the
+same run, in interleaved rounds, by their medians.
 """
 
 from __future__ import annotations

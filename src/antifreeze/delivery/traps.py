@@ -16,7 +16,6 @@ import io
 import os
 import random
 import socket
-import sqlite3
 import tarfile
 import warnings
 import zipfile
@@ -30,8 +29,17 @@ from torch.utils.data import DistributedSampler
 
 from antifreeze.torch_private import is_datapipe
 
-_HANDLES = (io.IOBase, zipfile.ZipFile, tarfile.TarFile, sqlite3.Connection, socket.socket)
-_HANDLES_BY_NAME = {"h5py._hl.files.File", "h5py._hl.files.Group", "h5py._hl.dataset.Dataset", "builtins.Environment", "lmdb.Environment"}
+_HANDLES = (io.IOBase, zipfile.ZipFile, tarfile.TarFile, socket.socket)
+_HANDLES_BY_NAME = {
+    "h5py._hl.files.File",
+    "h5py._hl.files.Group",
+    "h5py._hl.dataset.Dataset",
+    "builtins.Environment",
+    "lmdb.Environment",
+    "sqlite3.Connection",
+}
+"""Of modules that are not imported for their sake."""
+
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 _LEAVES = (str, bytes, int, float, bool, type(None), torch.Tensor, np.ndarray)
 _DEPTH = 4
@@ -154,7 +162,7 @@ def kind_of(value: Any) -> str:
 
 def is_handle(value: Any) -> bool:
     """It has a position, a lock or a connection that a fork does not copy."""
-    return isinstance(value, _HANDLES) or kind_of(value) in _HANDLES_BY_NAME
+    return isinstance(value, _HANDLES) or any(f"{kind.__module__}.{kind.__qualname__}" in _HANDLES_BY_NAME for kind in type(value).__mro__)
 
 
 def is_generator(value: Any) -> bool:
@@ -171,7 +179,7 @@ def _walk(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[s
         return
     seen.add(id(value))
     yield path, value
-    if not depth or isinstance(value, (*_HANDLES, *_GENERATORS)):
+    if not depth or is_handle(value) or isinstance(value, _GENERATORS):
         return
     parts: list[tuple[str, Any]] = []
     if isinstance(value, dict):
