@@ -285,6 +285,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._begin_streams(resume)
         if self._num_workers and not self._inline:
             self._flights.go_on()
+            if not self._flights.in_flight and self._flights.planned and isinstance(self._flights.planned[0], BaseException):
+                self._end_or_raise()  # the sampler's very first word: torch's iterator with workers has asked for it by now, too
         self._clock.made()
 
     def _begin_map(self, resume: dict[str, Any] | None) -> None:
