@@ -31,6 +31,18 @@ class Sleepy(Small):
     def __getitem__(self, i):
         time.sleep(0.002)
         return super().__getitem__(i)
+class Waits(Small):
+    def __getitem__(self, i):
+        time.sleep(0.005)
+        return super().__getitem__(i)
+class OneAtATime(Small):
+    inside = 0
+    def __getitem__(self, i):
+        OneAtATime.inside += 1
+        if OneAtATime.inside > 1: os._exit(7)
+        time.sleep(0.01)
+        OneAtATime.inside -= 1
+        return super().__getitem__(i)
 class Bad(Small):
     def __getitem__(self, i):
         if i % 3 == 0: raise KeyError(f"no picture {i}")
@@ -55,7 +67,7 @@ class Stream(IterableDataset):
         return iter(torch.tensor([float(n)]) for n in range(first, 300, step))
 def collate(samples): return [s[1] for s in samples]
 
-unknown, once = Unknown(), Once()
+unknown, once, waits, one_at_a_time = Unknown(), Once(), Waits(), OneAtATime()
 small, sleepy, bad, never, kills, ragged, empty, stream, number = Small(), Sleepy(), Bad(), Never(), Kills(), Ragged(), Empty(), Stream(), 3
 loader = DataLoader(small, batch_size=8, num_workers=1, collate_fn=collate, drop_last=True)
 def step(batch): time.sleep(0.001)
@@ -107,9 +119,40 @@ def test_a_loader_keeps_its_arguments(folder: Path, capsys: pytest.CaptureFixtur
     assert "collate_fn=collate, drop_last=True" in found["recommendation"]["line"]
     assert found["samples"]["path"] == "parcel"
     assert found["step_s"] >= 0.001 and found["with_steps"][0]["waited_share"] is not None
-    assert [trial["kind"] for trial in found["trials"]] == ["inline", "process"]
+    assert [trial["kind"] for trial in found["trials"]] == ["inline", "process", "thread"]
     assert found["trials"][1]["worker_pss"] > 1_000_000
     assert all(trial["rate"] > 0 for trial in found["trials"])
+
+
+def test_threads_have_their_own_curve(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--seconds", "3", "--max-workers", "4", "--batch-size", "1"]
+    assert main(["profile", "data_for_profile:waits", *words, "--json", "--html", "page.html"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    kinds = {kind: [trial["workers"] for trial in found["trials"] if trial["kind"] == kind] for kind in ("inline", "process", "thread")}
+    assert kinds["inline"] == [0] and kinds["process"][:3] == [1, 2, 3] and kinds["thread"] == [1, 2, 4]
+    rates = {(trial["kind"], trial["workers"]): trial["rate"] for trial in found["trials"]}
+    assert rates["thread", 4] > rates["inline", 0]  # four wait beside each other
+    page = (folder / "page.html").read_text(encoding="utf-8")
+    assert "</i>threads</span>" in page and "</i>processes</span>" in page
+    advice = found["recommendation"]
+    assert (advice["kind"] == "thread") == ('workers="thread"' in advice["line"]) == any("thread-safe" in hint for hint in advice["hints"])
+
+
+def test_a_data_set_that_threads_crash_is_measured_without_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "data_for_profile:one_at_a_time", "--seconds", "1", "--max-workers", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {trial["kind"] for trial in found["trials"]} == {"inline", "process"}
+    (note,) = [note for note in found["notes"] if "threads" in note]
+    assert note.endswith("data_for_profile:one_at_a_time cannot be loaded with 2 threads: it died (exit code 7)")
+
+
+def test_profiles_of_different_counts_are_compared_where_both_have_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "data_for_profile:small", "--seconds", "1", "--max-workers", "2", "--save", "old.json"]) == 0
+    capsys.readouterr()
+    assert main(["profile", "data_for_profile:small", *QUICK, "--compare", "old.json"]) == 0
+    out = capsys.readouterr().out
+    assert "not compared, since both must have it: only in the earlier one: 2 workers, 2 threads" in out
+    assert "2 workers" not in out.partition("compared with the earlier profile")[2].partition("not compared")[0]
 
 
 def test_a_stream_is_measured_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

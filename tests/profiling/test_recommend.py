@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from antifreeze.profiling.compare import Change, changes
+from antifreeze.profiling.compare import Change, changes, left_out
 from antifreeze.profiling.gil import believed, gil_text, two_threads
 from antifreeze.profiling.measure import confirm_depth
 from antifreeze.profiling.model import Kind, Place, Profile, Samples, Trial
-from antifreeze.profiling.recommend import limit_of, needed_workers, next_count, next_with_step, recommend
-from antifreeze.profiling.text import bins
+from antifreeze.profiling.recommend import all_depths, all_sizes, limit_of, needed_workers, next_count, next_with_step, recommend
+from antifreeze.profiling.text import bins, text_lines
 from antifreeze.profiling.trials import own_memory, rate_of, rows_of
 
 GB = 2**30
@@ -133,6 +134,84 @@ def test_what_the_loop_showed_with_the_step_counts_more_than_rates() -> None:
     advice = recommend(profile(rates, step_s=0.64, with_steps=(waits, less, fed)))
     assert advice.chosen.workers == 4 and advice.step.startswith("the model will not wait")
     assert recommend(profile(rates, step_s=0.64, with_steps=(waits, less))).chosen.workers == 2
+
+
+# --- threads ---
+
+
+def threads(rates: dict[int, float], **more: Any) -> tuple[Trial, ...]:
+    return tuple(trial(workers, rate, kind=Kind.THREAD, **more) for workers, rate in rates.items())
+
+
+@pytest.mark.parametrize(
+    ("rates", "of_threads", "spread", "step_s", "expected"),
+    [
+        ({0: 100, 4: 400}, {4: 400, 16: 410}, 0.01, None, (Kind.PROCESS, 4)),  # as fast is not enough
+        ({0: 100, 4: 400}, {4: 400, 16: 455}, 0.01, None, (Kind.PROCESS, 4)),
+        ({0: 100, 4: 400}, {4: 400, 16: 500, 32: 505}, 0.01, None, (Kind.THREAD, 16)),  # by a margin; the fewest of them
+        ({0: 100, 4: 400}, {4: 400, 16: 500}, 0.5, None, (Kind.PROCESS, 4)),  # unsure
+        ({0: 100, 4: 400}, {4: 400, 16: 700}, 0.5, None, (Kind.THREAD, 16)),  # unsure, but much
+        ({0: 100, 4: 400}, {16: 2000}, 0.01, 0.1, (Kind.PROCESS, 4)),  # 320 samples/s: processes are enough
+        ({0: 100, 4: 400}, {8: 800, 16: 2000}, 0.01, 0.05, (Kind.THREAD, 8)),  # 640 samples/s: they are not
+        ({0: 100, 1: 60}, {1: 90, 2: 80}, 0.01, None, (Kind.INLINE, 0)),
+    ],
+)
+def test_threads_only_where_they_win_by_a_margin(
+    rates: dict[int, float], of_threads: dict[int, float], spread: float, step_s: float | None, expected: tuple[Kind, int]
+) -> None:
+    found = profile(rates, step_s=step_s)
+    advice = recommend(replace(found, trials=(*found.trials, *threads(of_threads, spread=spread))))
+    assert (advice.chosen.kind, advice.chosen.workers) == expected
+    assert ('workers="thread"' in advice.line) == (expected[0] is Kind.THREAD)
+    told = [hint for hint in advice.hints if "thread-safe" in hint and "ends the process" in hint]
+    assert bool(told) == (expected[0] is Kind.THREAD)
+
+
+def test_the_line_for_threads_has_nothing_that_they_refuse() -> None:
+    found = profile({0: 100, 2: 200}, arguments=(("shuffle", "True"), ("multiprocessing_context", "'spawn'")))
+    line = recommend(replace(found, trials=(*found.trials, *threads({8: 900})))).line
+    assert line == 'loader = antifreeze.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=8, workers="thread")'
+
+
+@pytest.mark.parametrize(
+    ("done", "cpu_share", "most", "expected"),
+    [
+        ({}, 0.1, None, 1),
+        ({1: 10, 2: 20, 4: 40, 8: 80}, 0.1, None, 16),
+        ({1: 10, 2: 20, 4: 40, 8: 41, 16: 40}, 0.1, None, None),  # flat twice in a row
+        ({32: 320}, 0.1, None, 64),  # waiting: 64 on any machine
+        ({32: 320, 64: 640}, 0.1, None, None),
+        ({1: 10, 2: 20, 4: 40}, 1.0, None, None),  # computing on 2 cores
+        ({1: 10}, 0.1, 1, None),
+        ({1: 10, 2: 20}, 0.1, 3, 3),
+    ],
+)
+def test_the_next_count_of_threads(done: dict[int, float], cpu_share: float, most: int | None, expected: int | None) -> None:
+    assert next_count(threads(done), 2, cpu_share, most, 100 * GB, Kind.THREAD) == expected
+
+
+def test_threads_whose_batches_would_not_fit_are_not_tried() -> None:
+    assert next_count(threads({1: 10}, in_flight=GB), 8, 0.1, None, 4 * GB, Kind.THREAD) == 2
+    assert next_count(threads({1: 10}, in_flight=GB), 8, 0.1, None, 2 * GB, Kind.THREAD) is None
+
+
+def test_threads_with_the_step_are_not_taken_for_processes() -> None:
+    found = profile({0: 100, 2: 200, 4: 400}, step_s=0.05)
+    found = replace(found, trials=(*found.trials, *threads({2: 900, 4: 1800})))
+    found = replace(found, with_steps=threads({2: 500}, waited_share=0.3))
+    following = next_with_step(found)
+    assert following is not None and (following.kind, following.workers) == (Kind.THREAD, 4)
+    assert recommend(found).step.startswith("the model will wait 30% of the time") and "2 threads give 900" in recommend(found).step
+
+
+def test_depths_and_sizes_show_what_is_used_now_among_them() -> None:
+    found = profile({0: 50, 2: 100}, depths=(trial(2, 90, prefetch=1), trial(2, 110, prefetch=4)), sizes=(trial(2, 120, batch_size=64),))
+    found = replace(found, trials=(*threads({2: 7}), *found.trials))  # as many threads are another thing
+    assert [(each.prefetch, each.rate) for each in all_depths(found)] == [(1, 90), (2, 100), (4, 110)]
+    assert [(each.batch_size, each.rate) for each in all_sizes(found)] == [(32, 100), (64, 120)]
+    text = "\n".join(line for _, line in text_lines(found, recommend(found)))
+    assert "2 ahead (default)" in text and "throughput over threads" in text and "2 threads" in text
+    assert all_depths(profile({0: 50, 2: 100})) == []
 
 
 # --- the bottleneck ---
@@ -265,5 +344,7 @@ def test_changes_and_what_they_mean() -> None:
     assert Change("a", "ms", 0, 5, less_is_better=True).word == "same"
     old, new = profile({0: 100, 1: 50}).as_dict(), profile({0: 100, 2: 300}).as_dict()
     words = {change.name: change.word for change in changes(old, new)}
-    assert words["no workers"] == "same" and words["the best"] == "better"
+    assert words["no workers"] == "same" and words["the best"] == "same"  # the 300 are of a count that the other did not try
     assert "1 worker" not in words and "2 workers" not in words  # only what both have
+    assert left_out(old, new) == "not compared, since both must have it: only in the earlier one: 1 worker; only in this one: 2 workers"
+    assert left_out(old, old) == ""

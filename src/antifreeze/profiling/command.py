@@ -16,7 +16,7 @@ from antifreeze.checks.target import load_target
 from antifreeze.doctor.report.as_json import plain
 from antifreeze.doctor.report.page import why_not_writable, write_whole
 from antifreeze.doctor.report.text import print_lines
-from antifreeze.profiling.compare import changes, read_profile
+from antifreeze.profiling.compare import changes, left_out, read_profile
 from antifreeze.profiling.html import html_page
 from antifreeze.profiling.measure import Plan, measure
 from antifreeze.profiling.model import Profile
@@ -122,16 +122,24 @@ def _step(args: argparse.Namespace) -> Callable[[Any], Any] | None:
 def _show(profile: Profile, advice: Recommendation, before: dict[str, Any] | None, args: argparse.Namespace) -> None:
     found = json.loads(json.dumps(profile.as_dict(), default=plain, allow_nan=False))
     compared = changes(before, found) if before is not None else []
+    alone = left_out(before, found) if before is not None else ""
     if args.json:
-        told = {"workers": advice.chosen.workers, "line": advice.line, "gain": advice.gain, "why": advice.why, "step": advice.step}
-        print(json.dumps({**found, "recommendation": told, "changes": [change.__dict__ for change in compared]}, indent=2))
+        told: dict[str, Any] = {
+            "kind": advice.chosen.kind.value,
+            "workers": advice.chosen.workers,
+            "line": advice.line,
+            "gain": advice.gain,
+        }
+        told |= {"why": advice.why, "step": advice.step, "hints": advice.hints}
+        more = {"recommendation": told, "changes": [change.__dict__ for change in compared], "not_compared": alone}
+        print(json.dumps({**found, **more}, indent=2))
     else:
-        print_lines(text_lines(profile, advice, compared))
+        print_lines(text_lines(profile, advice, compared, alone))
     sys.stdout.flush()
     if args.save:
         _write(args.save, json.dumps(found, indent=1), "measurements")
     if args.html:
-        _write(args.html, html_page(profile, advice, compared), "page")
+        _write(args.html, html_page(profile, advice, compared, alone), "page")
 
 
 def _write(path: str, text: str, what: str) -> None:

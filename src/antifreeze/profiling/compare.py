@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from antifreeze.checks.errors import NotCheckable
-from antifreeze.profiling.model import SCHEMA
+from antifreeze.profiling.model import SCHEMA, Kind
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,33 @@ def read_profile(path: str) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[Change]:
-    old, new = _numbers(before), _numbers(after)
+    """Only what both have; the best too is the best of the counts and kinds that both tried."""
+    both = _tried(before) & _tried(after)
+    old, new = _numbers(before, both), _numbers(after, both)
     return [Change(name, unit, old[name, unit], value, unit != "samples/s") for (name, unit), value in new.items() if (name, unit) in old]
 
 
-def _numbers(profile: dict[str, Any]) -> dict[tuple[str, str], float]:
+def left_out(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What only one of them has, in a sentence; empty where they tried the same."""
+    old, new = _tried(before), _tried(after)
+    parts = [
+        f"only in {which}: {', '.join(who for trial in profile['trials'] if (who := _who(trial)) in alone)}"
+        for which, profile, alone in (("the earlier one", before, old - new), ("this one", after, new - old))
+        if alone
+    ]
+    return f"not compared, since both must have it: {'; '.join(parts)}" if parts else ""
+
+
+def _tried(profile: dict[str, Any]) -> set[str]:
+    return {_who(trial) for trial in profile["trials"]}
+
+
+def _who(trial: dict[str, Any]) -> str:
+    word, count = "thread" if trial["kind"] in ("thread", Kind.THREAD) else "worker", trial["workers"]
+    return f"no {word}s" if count == 0 else f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _numbers(profile: dict[str, Any], both: set[str]) -> dict[tuple[str, str], float]:
     samples = profile["samples"]
     times = sorted(samples["times"])
     found: dict[tuple[str, str], float | None] = {
@@ -59,14 +81,15 @@ def _numbers(profile: dict[str, Any]) -> dict[tuple[str, str], float]:
         ("collate, per sample", "µs"): 1e6 * samples["collate_s"],
         ("sample size", "bytes"): samples["sample_bytes"],
     }
-    for trial in profile["trials"]:
-        word, count = "thread" if trial["kind"] == "thread" else "worker", trial["workers"]
-        who = f"no {word}s" if count == 0 else f"{count} {word}{'' if count == 1 else 's'}"
+    shared = [trial for trial in profile["trials"] if _who(trial) in both]
+    for trial in shared:
+        who = _who(trial)
         found[who, "samples/s"] = trial["rate"]
-        found[f"memory of {'the' if count == 1 else 'one of'} {who}", "bytes"] = trial["worker_pss"]
-    best = max(profile["trials"], key=lambda trial: trial["rate"])
-    found["the best", "samples/s"] = best["rate"]
-    found["first batch of the best", "ms"] = 1000 * best["first_batch_s"]
+        found[f"memory of {'the' if trial['workers'] == 1 else 'one of'} {who}", "bytes"] = trial["worker_pss"]
+    if shared:
+        best = max(shared, key=lambda trial: trial["rate"])
+        found["the best", "samples/s"] = best["rate"]
+        found["first batch of the best", "ms"] = 1000 * best["first_batch_s"]
     if profile["present"]:
         found["torch's loader as it is used now", "samples/s"] = profile["present"]["rate"]
     return {key: float(value) for key, value in found.items() if value is not None}

@@ -30,6 +30,7 @@ def curve(
     xs = sorted({x for each in series for x, _ in each.points})
     high = nice_ticks(max((y for each in series for _, y in each.points), default=1.0))
     body = [_frame(high, y_text), *(_x_tick(x, xs, f"{x:g}") for x in xs), _axis_names(axes)]
+    marked = marked if marked in xs else None  # what was not measured has no place
     if marked is not None:
         place = _across(marked, xs)
         body.append(f'<line class="marked" x1="{place:.2f}%" x2="{place:.2f}%" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')

@@ -10,9 +10,20 @@ from antifreeze.doctor.report.page import listed_items, page_foot, page_head
 from antifreeze.doctor.report.style import STYLE
 from antifreeze.profiling.compare import Change
 from antifreeze.profiling.curves import Series, curve, histogram, pipeline
-from antifreeze.profiling.model import Kind, Profile, Trial
-from antifreeze.profiling.recommend import Recommendation
-from antifreeze.profiling.text import bins, change_parts, kind_text, present_text, rate_text, sample_rows, time_text, verdict
+from antifreeze.profiling.model import Profile, Trial
+from antifreeze.profiling.recommend import DEFAULT_DEPTH, Recommendation, all_depths, all_sizes
+from antifreeze.profiling.text import (
+    bins,
+    change_parts,
+    in_processes,
+    in_threads,
+    kind_text,
+    present_text,
+    rate_text,
+    sample_rows,
+    time_text,
+    verdict,
+)
 
 MORE_STYLE = """
 .charts.pair { grid-template-columns: 1fr; }
@@ -32,7 +43,7 @@ table.plain td:first-child { overflow-wrap: normal; color: var(--soft); }
 """
 
 
-def html_page(profile: Profile, advice: Recommendation, compared: Sequence[Change] = ()) -> str:
+def html_page(profile: Profile, advice: Recommendation, compared: Sequence[Change] = (), left_out: str = "") -> str:
     length = f"{profile.length:,} samples" if profile.length is not None else "a stream"
     place = profile.place
     cores = f"{place.usable_cores} of {place.cores} cores"
@@ -50,7 +61,9 @@ def html_page(profile: Profile, advice: Recommendation, compared: Sequence[Chang
             f"<section><h2>A sample</h2>{_table(sample_rows(profile.samples))}</section>",
             f'<section class="charts pair">{_depths(profile)}{_sizes(profile)}</section>' if profile.depths or profile.sizes else "",
             f"<section><h2>Trials</h2>{_trial_table(profile)}</section>",
-            f"<section><h2>Compared with the earlier profile</h2>{_compared(compared)}</section>" if compared else "",
+            f"<section><h2>Compared with the earlier profile</h2>{_compared(compared)}<p>{escape(left_out)}</p></section>"
+            if compared
+            else "",
             page_foot("antifreeze profile"),
         )
     )
@@ -61,19 +74,21 @@ def _number(value: float) -> str:
 
 
 def _throughput(profile: Profile, advice: Recommendation) -> str:
-    own = [trial for trial in profile.trials if trial.kind is not Kind.THREAD]
-    series = [Series("measured", tuple((trial.workers, trial.rate) for trial in own), "part0")]
+    own, threads = in_processes(profile), in_threads(profile)
+    series = [Series("processes", tuple((trial.workers, trial.rate) for trial in own), "part0")]
     one = next((trial for trial in own if trial.workers == 1), None)
     if profile.step_s and profile.batch_size:
         wanted = profile.batch_size / profile.step_s
-        series.append(Series("what the model takes", tuple((trial.workers, wanted) for trial in own), "ideal"))
+        every = sorted({trial.workers for trial in profile.trials})
+        series.append(Series("what the model takes", tuple((workers, wanted) for workers in every), "ideal"))
     elif one is not None and len(own) > 2:
         cores = profile.place.usable_cores
         series.append(Series("one worker × cores", tuple((t.workers, one.rate * min(t.workers, cores)) for t in own if t.workers), "ideal"))
-    threads = [trial for trial in profile.trials if trial.kind is Kind.THREAD]
     if threads:
         series.append(Series("threads", tuple((trial.workers, trial.rate) for trial in threads), "part1"))
-    return curve("Throughput over workers", ("workers", "samples per second"), series, advice.chosen.workers, _number)
+    return curve(
+        "Throughput over workers", ("workers (processes or threads)", "samples per second"), series, advice.chosen.workers, _number
+    )
 
 
 def _memory(profile: Profile, advice: Recommendation) -> str:
@@ -83,7 +98,8 @@ def _memory(profile: Profile, advice: Recommendation) -> str:
     points = tuple((trial.workers, trial.workers * (trial.worker_pss or 0) / 1e6) for trial in known)
     flight = tuple((trial.workers, (trial.in_flight or 0) / 1e6) for trial in known)
     series = [Series("workers (PSS, all together)", points, "part0"), Series("batches in flight", flight, "part1")]
-    return curve("Memory over workers", ("workers", "megabytes (MB)"), series, advice.chosen.workers, _number)
+    marked = advice.chosen.workers if advice.chosen in known else None
+    return curve("Memory over workers", ("workers (processes)", "megabytes (MB)"), series, marked, _number)
 
 
 def _times(profile: Profile) -> str:
@@ -97,20 +113,23 @@ def _pipeline(advice: Recommendation) -> str:
 def _depths(profile: Profile) -> str:
     if not profile.depths:
         return ""
-    points = tuple((float(trial.prefetch or 0), trial.rate) for trial in profile.depths)
+    points = tuple((float(trial.prefetch or 0), trial.rate) for trial in all_depths(profile))
     return curve(
-        "Prefetch depth", ("batches ahead, per worker", "samples per second"), [Series("measured", points, "part0")], None, _number
+        f"Prefetch depth, with {kind_text(profile.depths[0])}",
+        ("batches ahead, per worker", "samples per second"),
+        [Series("measured", points, "part0")],
+        float(DEFAULT_DEPTH),
+        _number,
+        "the default",
     )
 
 
 def _sizes(profile: Profile) -> str:
-    chosen = [trial for trial in profile.trials if profile.sizes and trial.workers == profile.sizes[0].workers]
-    trials = sorted([*profile.sizes, *chosen[:1]], key=lambda trial: trial.batch_size or 0)
-    points = tuple((float(trial.batch_size or 0), trial.rate) for trial in trials)
     if not profile.sizes:
         return ""
+    points = tuple((float(trial.batch_size or 0), trial.rate) for trial in all_sizes(profile))
     return curve(
-        "Batch size",
+        f"Batch size, with {kind_text(profile.sizes[0])}",
         ("samples per batch", "samples per second"),
         [Series("measured", points, "part0")],
         profile.batch_size,

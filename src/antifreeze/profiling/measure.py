@@ -15,14 +15,15 @@ import torch
 from antifreeze.checks.errors import NotCheckable
 from antifreeze.errors import AntifreezeError
 from antifreeze.profiling.model import Kind, Place, Profile, Trial
-from antifreeze.profiling.recommend import better_depth, next_count, next_with_step, recommend
+from antifreeze.profiling.recommend import better_depth, clearly_faster, next_count, next_with_step, recommend
 from antifreeze.profiling.sampling import measure_samples
-from antifreeze.profiling.trials import Tell, run_trial
-from antifreeze.profiling.workload import Workload, threads_are_there
+from antifreeze.profiling.threads import ThreadsFailed, run_in_child
+from antifreeze.profiling.trials import Tell, loader_name, run_trial
+from antifreeze.profiling.workload import Workload
 from antifreeze.supervisor.observe import available_memory_bytes
 from antifreeze.tuning.cores import usable_cores
 
-SHARES = 20
+SHARES = 24
 """The budget is shared among about so many measurements."""
 DEPTHS = (1, 4, 8)
 
@@ -57,11 +58,7 @@ def measure(workload: Workload, plan: Plan, tell: Tell) -> Profile:
         count = next_count(trials, usable_cores(), samples.cpu_share, plan.most_workers, memory)
     if not run.is_slow:
         trials = [faster(trial, run(trial.kind, trial.workers)) for trial in trials]
-    best = max(trials, key=lambda trial: trial.rate)
-    if threads_are_there() and best.workers:
-        trials.append(run(Kind.THREAD, best.workers))
-    elif not threads_are_there():
-        notes.append("threads were not tried: this version of antifreeze has none")
+    trials += _threads(run, samples.cpu_share, max(trial.rate for trial in trials), memory, notes)
     present = _present(workload, run, notes)
     profile = Profile(
         target=workload.name,
@@ -77,7 +74,26 @@ def measure(workload: Workload, plan: Plan, tell: Tell) -> Profile:
         step_s=step_s,
         notes=tuple(notes),
     )
-    return _around(profile, run, plan)
+    try:
+        return _around(profile, run, plan)
+    except ThreadsFailed as error:  # though they went well until then: luck
+        processes = tuple(trial for trial in trials if trial.kind is not Kind.THREAD)
+        return _around(replace(profile, trials=processes, notes=(*notes, str(error))), run, plan)
+
+
+def _threads(run: _Runner, cpu_share: float, to_beat: float, memory: int, notes: list[str]) -> list[Trial]:
+    """Their own curve. What fails there says something of threads only: it is a note, and the rest is measured all the same."""
+    trials: list[Trial] = []
+    try:
+        while (count := next_count(trials, usable_cores(), cpu_share, run.plan.most_workers, memory, Kind.THREAD)) is not None:
+            trials.append(run(Kind.THREAD, count))
+        best = max(trials, key=lambda trial: trial.rate)
+        if not run.is_slow and clearly_faster(best, to_beat):  # only then does it matter
+            trials[trials.index(best)] = faster(best, run(Kind.THREAD, best.workers))
+    except ThreadsFailed as error:
+        notes.append(str(error))
+        return []  # what one count did not survive is not to be recommended with another
+    return trials
 
 
 def _around(profile: Profile, run: _Runner, plan: Plan) -> Profile:
@@ -140,12 +156,19 @@ class _Runner:
 
     def __call__(self, kind: Kind, workers: int, **options: Any) -> Trial:
         options.setdefault("batch_size", self.size)
+        with_what = loader_name(kind, workers)
         try:
+            if kind is Kind.THREAD and (
+                options.get("step") is None or self.plan.step is None
+            ):  # a forked child has no GPU for the user's step
+                return run_in_child(self.workload, workers, self.plan.each_s, self.tell, **options)
             return run_trial(self.workload, kind, workers, self.plan.each_s, self.tell, **options)
+        except ThreadsFailed:
+            raise
         except AntifreezeError as error:
-            raise NotCheckable(f"{self.workload.name} cannot be loaded with {workers} workers: {error}") from error
+            raise NotCheckable(f"{self.workload.name} cannot be loaded with {with_what}: {error}") from error
         except Exception as error:
-            raise NotCheckable(f"{self.workload.name} cannot be loaded with {workers} workers: {type(error).__name__}: {error}") from error
+            raise NotCheckable(f"{self.workload.name} cannot be loaded with {with_what}: {type(error).__name__}: {error}") from error
 
     def time_step(self, step: Callable[[Any], Any]) -> float:
         """The step's own time, without the loader: on one batch, again and again, the first time not counted."""

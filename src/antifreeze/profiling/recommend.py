@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from antifreeze.profiling.model import Kind, Profile, Samples, Trial
 
@@ -16,7 +16,16 @@ CLEARLY_BETTER, UNSURE = 1.15, 0.1
 """What it takes to leave a default: a difference, and a measurement that can show it."""
 WAITS_LITTLE = 0.05
 MEMORY_SHARE = 0.8
+DEFAULT_DEPTH = 2
+"""Batches ahead per worker where prefetch_factor is not given, as torch has it."""
+MUCH_BETTER = 1.5
+"""What it takes to leave a default where the measurements are unsure."""
+THREADS_ARE = (
+    "threads share your process: the data set must be thread-safe (handles that it keeps are used by all threads at once), and a crash "
+    "or os._exit() in a sample ends the process, not a worker (docs/threads.md)"
+)
 _COUNTS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_THREAD_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 _WAITS = 0.5
 
 
@@ -50,10 +59,12 @@ class Recommendation:
 # --- which count to try next ---
 
 
-def next_count(done: Sequence[Trial], usable_cores: int, cpu_share: float, most: int | None, memory_available: int) -> int | None:
-    """The next number of workers worth trying; None when more will not help, do not fit, or are not wanted."""
+def next_count(
+    done: Sequence[Trial], usable_cores: int, cpu_share: float, most: int | None, memory_available: int, kind: Kind = Kind.PROCESS
+) -> int | None:
+    """The next number of workers worth trying, after those of this kind; None when more will not help, do not fit, or are not wanted."""
     counts = [trial.workers for trial in done]
-    ahead = [count for count in _COUNTS if count > max(counts, default=-1)]
+    ahead = [count for count in (_THREAD_COUNTS if kind is Kind.THREAD else _COUNTS) if count > max(counts, default=-1)]
     if not ahead:
         return None
     count = ahead[0]
@@ -61,15 +72,17 @@ def next_count(done: Sequence[Trial], usable_cores: int, cpu_share: float, most:
         count = min(count, most)
         if count in counts:
             return None
-    elif count > limit_of(usable_cores, cpu_share):
+    elif count > limit_of(usable_cores, cpu_share, kind):
         return None
     if _has_flattened(done) or _does_not_fit(done, count, memory_available):
         return None
     return count
 
 
-def limit_of(usable_cores: int, cpu_share: float) -> int:
-    """Workers that compute need a core each; those that mostly wait do not."""
+def limit_of(usable_cores: int, cpu_share: float, kind: Kind = Kind.PROCESS) -> int:
+    """Workers that compute need a core each; those that mostly wait do not, and threads that wait cost next to nothing."""
+    if kind is Kind.THREAD and cpu_share <= _WAITS:
+        return _THREAD_COUNTS[-1]
     return 2 * usable_cores if cpu_share > _WAITS else min(32, max(8, 8 * usable_cores))
 
 
@@ -83,7 +96,9 @@ def _has_flattened(done: Sequence[Trial]) -> bool:
 
 
 def _does_not_fit(done: Sequence[Trial], count: int, memory_available: int) -> bool:
-    known = [trial.worker_pss for trial in done if trial.worker_pss]
+    """A thread costs the batches it has in flight, a process itself."""
+    each = [(trial.in_flight or 0) // (trial.workers or 1) if trial.kind is Kind.THREAD else trial.worker_pss for trial in done]
+    known = [cost for cost in each if cost]
     return bool(known) and max(known) * count > MEMORY_SHARE * memory_available
 
 
@@ -114,14 +129,30 @@ def _wanted_rate(profile: Profile) -> float | None:
     return (profile.batch_size or 1) / profile.step_s if profile.step_s else None
 
 
-def _choose(profile: Profile, wanted: float | None) -> tuple[Trial, str]:
+def clearly_faster(one: Trial, rate: float, spread: float = 0.0) -> bool:
+    return one.rate > rate * (CLEARLY_BETTER if max(one.spread, spread) < UNSURE else MUCH_BETTER)
+
+
+def _candidates(profile: Profile, wanted: float | None) -> list[Trial]:
+    """Processes and none, which survive more; threads only where they are clearly faster and that is needed."""
     fitting = [trial for trial in profile.trials if not _too_large(trial, profile.place.memory_available)] or list(profile.trials[:1])
+    threads = [trial for trial in fitting if trial.kind is Kind.THREAD]
+    others = [trial for trial in fitting if trial.kind is not Kind.THREAD]
+    if not threads or not others:
+        return fitting
+    best, fastest = (max(trials, key=lambda trial: trial.rate) for trials in (others, threads))
+    enough = wanted is not None and any(_feeds(trial, wanted) for trial in others)
+    return threads if not enough and clearly_faster(fastest, best.rate, best.spread) else others
+
+
+def _choose(profile: Profile, wanted: float | None) -> tuple[Trial, str]:
+    fitting = _candidates(profile, wanted)
     best = max(fitting, key=lambda trial: trial.rate)
     if wanted is None and profile.present is not None and profile.present.rate > best.rate * BETTER:
         return profile.present, "faster than all that was tried: leave it as it is"
     tried = _chosen_with_step(profile)
     if wanted is not None and tried is not None:
-        fed = any(trial.workers == tried.workers and (trial.waited_share or 0.0) <= WAITS_LITTLE for trial in profile.with_steps)
+        fed = any(_is_same(trial, tried) and (trial.waited_share or 0.0) <= WAITS_LITTLE for trial in profile.with_steps)
         which = "the fewest workers that feed" if fed else "the least waiting of what was tried with the step of"
         return tried, f"{which} a model which takes {wanted:,.0f} samples/s"
     if wanted is not None:
@@ -131,6 +162,9 @@ def _choose(profile: Profile, wanted: float | None) -> tuple[Trial, str]:
             return chosen, f"the fewest workers that feed a model which takes {wanted:,.0f} samples/s"
         return _fewest(fitting, best), f"the fastest that was measured, though the model takes {wanted:,.0f} samples/s"
     chosen = _fewest(fitting, best)
+    if chosen.kind is Kind.THREAD:
+        others = max((trial.rate for trial in profile.trials if trial.kind is not Kind.THREAD), default=0.0)
+        return chosen, f"{chosen.rate / others:.1f} × the best without threads" if others else "the fastest that was measured"
     if chosen.workers == best.workers:
         return chosen, "the fastest that was measured"
     more = "1 worker" if best.workers == 1 else f"{best.workers} workers"
@@ -142,8 +176,9 @@ def next_with_step(profile: Profile) -> Trial | None:
     last = profile.with_steps[-1]
     if (last.waited_share or 0.0) <= WAITS_LITTLE or len(profile.with_steps) >= 3:
         return None
-    now = next((trial for trial in profile.trials if trial.workers == last.workers), None)
-    more = [trial for trial in profile.trials if now and trial.workers > now.workers and trial.rate > now.rate * BETTER]
+    now = next((trial for trial in profile.trials if _is_same(trial, last)), None)
+    alike = [trial for trial in profile.trials if (trial.kind is Kind.THREAD) == (last.kind is Kind.THREAD)]
+    more = [trial for trial in alike if now and trial.workers > now.workers and trial.rate > now.rate * BETTER]
     fitting = [trial for trial in more if not _too_large(trial, profile.place.memory_available)]
     return min(fitting, key=lambda trial: trial.workers) if fitting else None
 
@@ -154,7 +189,11 @@ def _chosen_with_step(profile: Profile) -> Trial | None:
         return None
     good = [trial for trial in profile.with_steps if (trial.waited_share or 0.0) <= WAITS_LITTLE]
     best = good[0] if good else min(profile.with_steps, key=lambda trial: trial.waited_share or 0.0)
-    return next((trial for trial in profile.trials if (trial.workers, trial.kind) == (best.workers, best.kind)), None)
+    return next((trial for trial in profile.trials if _is_same(trial, best)), None)
+
+
+def _is_same(one: Trial, other: Trial) -> bool:
+    return (one.workers, one.kind) == (other.workers, other.kind)
 
 
 def _feeds(trial: Trial, wanted: float) -> bool:
@@ -175,13 +214,28 @@ def better_depth(profile: Profile, chosen: Trial) -> Trial | None:
     deeper = [
         trial
         for trial in profile.depths
-        if trial.workers == chosen.workers and trial.rate > chosen.rate * CLEARLY_BETTER and max(trial.spread, chosen.spread) < UNSURE
+        if _is_same(trial, chosen) and trial.rate > chosen.rate * CLEARLY_BETTER and max(trial.spread, chosen.spread) < UNSURE
     ]
     return max(deeper, key=lambda trial: trial.rate) if deeper else None
 
 
+def all_depths(profile: Profile) -> list[Trial]:
+    """By depth, with the default among them: it was measured with the worker counts."""
+    known = {trial.prefetch for trial in profile.depths}
+    default = [trial for trial in profile.trials if profile.depths and _is_same(trial, profile.depths[0])]
+    others = [replace(trial, prefetch=DEFAULT_DEPTH) for trial in default[:1] if DEFAULT_DEPTH not in known]
+    return sorted([*profile.depths, *others], key=lambda trial: trial.prefetch or 0)
+
+
+def all_sizes(profile: Profile) -> list[Trial]:
+    """By batch size, with the present one among them."""
+    present = [trial for trial in profile.trials if profile.sizes and _is_same(trial, profile.sizes[0])]
+    return sorted([*profile.sizes, *present[:1]], key=lambda trial: trial.batch_size or 0)
+
+
 def _line(profile: Profile, chosen: Trial, depth: Trial | None) -> str:
-    words = [f"batch_size={profile.batch_size}", *(f"{name}={value}" for name, value in profile.arguments)]
+    left_out = "multiprocessing_context" if chosen.kind is Kind.THREAD else ""
+    words = [f"batch_size={profile.batch_size}", *(f"{name}={value}" for name, value in profile.arguments if name != left_out)]
     words.append(f"num_workers={chosen.workers}")
     if chosen.kind is Kind.THREAD:
         words.append('workers="thread"')
@@ -196,17 +250,18 @@ def _line(profile: Profile, chosen: Trial, depth: Trial | None) -> str:
 def needed_workers(profile: Profile) -> int | None:
     """From what one worker does alone; the cores for them are another matter."""
     wanted = _wanted_rate(profile)
-    one = next((trial for trial in profile.trials if trial.workers == 1), None)
+    one = next((trial for trial in profile.trials if trial.workers == 1 and trial.kind is not Kind.THREAD), None)
     return math.ceil(wanted * HEADROOM / one.rate) if wanted and one and one.rate else None
 
 
 def _step(profile: Profile, chosen: Trial, wanted: float | None) -> str:
     if wanted is None or profile.step_s is None:
         return ""
-    tried = next((trial for trial in profile.with_steps if trial.workers == chosen.workers), None)
+    tried = next((trial for trial in profile.with_steps if _is_same(trial, chosen)), None)
     measured = tried.waited_share if tried else None
     step = f"a step of {1000 * profile.step_s:.4g} ms takes {wanted:,.0f} samples/s"
-    workers = "1 worker gives" if chosen.workers == 1 else f"{chosen.workers or 'no'} workers give"
+    word = "thread" if chosen.kind is Kind.THREAD else "worker"
+    workers = f"1 {word} gives" if chosen.workers == 1 else f"{chosen.workers or 'no'} {word}s give"
     told = f"{step}, and {workers} {chosen.rate:,.0f}"
     if measured is not None:
         told += f"; tried with that step, the loop waited {measured:.0%} of the time"
@@ -259,7 +314,7 @@ def _marked(stages: list[Stage], chosen: Trial, has_step: bool) -> list[Stage]:
 
 def _hints(profile: Profile, chosen: Trial, rate: float) -> list[str]:
     """`rate`: what the recommended line gives, with its prefetch depth."""
-    hints = []
+    hints = [THREADS_ARE] if chosen.kind is Kind.THREAD else []
     samples = profile.samples
     larger = [
         trial for trial in profile.sizes if trial.rate > rate * CLEARLY_BETTER and (trial.batch_size or 1) > (profile.batch_size or 1)

@@ -10,13 +10,14 @@ from antifreeze.doctor.report.text import Line
 from antifreeze.profiling.compare import Change
 from antifreeze.profiling.gil import gil_text
 from antifreeze.profiling.model import Kind, Profile, Samples, Trial
-from antifreeze.profiling.recommend import Recommendation, Stage
+from antifreeze.profiling.recommend import DEFAULT_DEPTH, Recommendation, Stage, all_depths, all_sizes
 
 WIDTH = 40
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 
-def text_lines(profile: Profile, advice: Recommendation, compared: Sequence[Change] = ()) -> Iterator[Line]:
+def text_lines(profile: Profile, advice: Recommendation, compared: Sequence[Change] = (), left_out: str = "") -> Iterator[Line]:
+    """`left_out`: what the earlier profile and this one do not both have."""
     yield "bold green", verdict(profile, advice)
     yield "bold", f"  {advice.line}"
     if advice.step:
@@ -28,18 +29,23 @@ def text_lines(profile: Profile, advice: Recommendation, compared: Sequence[Chan
     yield "bold", "the pipeline, per sample, with the recommended workers"
     yield from (("bold yellow" if stage.is_bottleneck else "", f"  {text}") for stage, text in _pipeline(advice.stages))
     yield "", ""
-    yield from _trials("throughput over workers", profile.trials, advice.chosen, kind_text)
+    fastest = max((trial.rate for trial in profile.trials), default=1.0)
+    for title, of_kind in (("throughput over workers", in_processes(profile)), ("throughput over threads", in_threads(profile))):
+        if of_kind:
+            yield from _trials(title, of_kind, advice.chosen, kind_text, fastest)
     if profile.present is not None:
         yield "dim", f"  {present_text(profile)}: {rate_text(profile.present.rate)}"
     if profile.depths:
-        yield from _trials("prefetch depth", profile.depths, None, lambda trial: f"{trial.prefetch} ahead")
+        yield from _trials(f"prefetch depth, with {kind_text(profile.depths[0])}", all_depths(profile), None, _depth_text)
     if profile.sizes:
-        yield from _trials("batch size", profile.sizes, None, lambda trial: f"{trial.batch_size} a batch")
+        yield from _trials(f"batch size, with {kind_text(profile.sizes[0])}", all_sizes(profile), None, lambda t: f"{t.batch_size} a batch")
     yield from _memory(advice.chosen)
     if compared:
         yield "", ""
         yield "bold", "compared with the earlier profile"
         yield from (("", f"  {text}") for text in compared_texts(compared))
+        if left_out:
+            yield "dim", f"  {left_out}"
 
 
 def verdict(profile: Profile, advice: Recommendation) -> str:
@@ -59,7 +65,22 @@ def plural_workers(count: int) -> str:
 
 
 def kind_text(trial: Trial) -> str:
-    return plural_workers(trial.workers) + (" (threads)" if trial.kind is Kind.THREAD else "")
+    if trial.kind is Kind.THREAD:
+        return f"{trial.workers} thread{'' if trial.workers == 1 else 's'}"
+    return plural_workers(trial.workers)
+
+
+def in_processes(profile: Profile) -> list[Trial]:
+    """And without workers, which their curve begins with."""
+    return [trial for trial in profile.trials if trial.kind is not Kind.THREAD]
+
+
+def in_threads(profile: Profile) -> list[Trial]:
+    return [trial for trial in profile.trials if trial.kind is Kind.THREAD]
+
+
+def _depth_text(trial: Trial) -> str:
+    return f"{trial.prefetch} ahead{' (default)' if trial.prefetch == DEFAULT_DEPTH else ''}"
 
 
 def rate_text(rate: float) -> str:
@@ -135,8 +156,11 @@ def _pipeline(stages: Sequence[Stage]) -> Iterator[tuple[Stage, str]]:
         )
 
 
-def _trials(title: str, trials: Sequence[Trial], chosen: Trial | None, name: Callable[[Trial], str]) -> Iterator[Line]:
-    largest = max((trial.rate for trial in trials), default=1.0) or 1.0
+def _trials(
+    title: str, trials: Sequence[Trial], chosen: Trial | None, name: Callable[[Trial], str], longest: float | None = None
+) -> Iterator[Line]:
+    """`longest`: the rate of the longest bar, where several lists are to be compared."""
+    largest = longest or max((trial.rate for trial in trials), default=1.0) or 1.0
     yield "bold", title
     width = max(len(name(trial)) for trial in trials)
     for trial in trials:

@@ -93,7 +93,7 @@ def _run(
     tell: Tell,
     step: Callable[[Any], Any] | None,
 ) -> Trial:
-    name = _name(kind, workers) + (f", {prefetch} ahead" if prefetch else "") + (", with the step" if step else "") + f", batches of {size}"
+    name = trial_name(kind, workers, size, prefetch, step is not None)
     tell(name)
     began = time.perf_counter()
     loop = _Loop(loader, size or 1)
@@ -210,8 +210,14 @@ def _close(loader: Any) -> None:
         loader._iterator = None  # torch's own: its workers end with its iterator
 
 
-def _name(kind: Kind, workers: int) -> str:
+def trial_name(kind: Kind, workers: int, size: int | None, prefetch: int | None, has_step: bool) -> str:
+    ahead, step = f", {prefetch} ahead" if prefetch else "", ", with the step" if has_step else ""
+    return f"{loader_name(kind, workers)}{ahead}{step}, batches of {size}"
+
+
+def loader_name(kind: Kind, workers: int) -> str:
     if kind is Kind.INLINE:
         return "no workers"
-    what = {Kind.PROCESS: "", Kind.THREAD: " (threads)", Kind.TORCH: " (torch's own loader)"}[kind]
-    return f"{workers} worker{'' if workers == 1 else 's'}{what}"
+    word = "thread" if kind is Kind.THREAD else "worker"
+    whose = " (torch's own loader)" if kind is Kind.TORCH else ""
+    return f"{workers} {word}{'' if workers == 1 else 's'}{whose}"

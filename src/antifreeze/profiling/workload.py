@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +55,7 @@ class Workload:
             return TorchDataLoader(self.subject.dataset, **options, timeout=SAMPLE_LIMIT_S if workers else 0)
         if kind is Kind.THREAD:
             options["workers"] = "thread"
+            options.pop("multiprocessing_context", None)  # refused, and without a meaning there
         bad = "skip" if self.skip_bad else "raise"
         return DataLoader(self.subject.dataset, **options, on_bad_sample=bad, sample_timeout_s=SAMPLE_LIMIT_S, stall_report_s=None)
 
@@ -70,10 +70,6 @@ class Repeating(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         while self.length:
             yield from torch.randperm(self.length).tolist() if self.shuffled else range(self.length)
-
-
-def threads_are_there() -> bool:
-    return "workers" in inspect.signature(DataLoader.__init__).parameters
 
 
 def workload_of(target: Any, name: str, batch_size: int | None, skip_bad: bool = False) -> Workload:
