@@ -92,3 +92,19 @@ def test_python_dash_m_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "antifreeze"], capture_output=True, text=True, timeout=50, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: antifreeze")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run", "--bogus", "script.py"], "usage: antifreeze run [option …]"),
+        (["doctor", "1", "--bogus"], "usage: antifreeze doctor "),
+        (["--bogus"], "usage: antifreeze [-h]"),
+    ],
+)
+def test_a_wrong_option_shows_the_usage_of_its_own_command(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith(expected) and err.endswith("error: unrecognized arguments: --bogus\n")

@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
         at = words.index(str(name)) + 1
         ours, theirs = split(words[at:])
         words, rest = words[:at] + ours, (theirs,)
-    args = parser.parse_args(words)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:  # argparse would show the usage of the whole
+        command_parsers.get(str(name), parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if module is None:
         parser.print_help(sys.stderr)
         return WRONG_USAGE

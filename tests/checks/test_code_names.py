@@ -104,6 +104,25 @@ def codes(text: str, start: str = "fork") -> list[str]:
         ),
         ("class D(Dataset):\n  def __getitem__(self, i):\n    while True:\n      i += 1", ["loop-without-limit"]),
         ("class L(IterableDataset):\n  def __iter__(self):\n    while True:\n      yield 1", []),
+        (GET + "    r = f(i)\n    while r.status_code != 200:\n      r = requests.get(i, timeout=9)\n    return r", ["loop-without-limit"]),
+        (GET + "    while not os.path.exists(i):\n      time.sleep(1)\n    return i", ["loop-without-limit"]),
+        (GET + "    while f(i) != 200:\n      try:\n        break\n      except OSError:\n        time.sleep(1)", ["loop-without-limit"]),
+        (
+            GET + "    n = 0\n    while r.status_code != 200 and n < 9:\n      r = requests.get(i, timeout=9)\n      n += 1\n    return r",
+            [],
+        ),
+        (GET + "    while f(i) != 200:\n      n = n + 1\n      time.sleep(1)\n      if n > 9:\n        raise OSError\n    return i", []),
+        (GET + "    while not f(i):\n      if time.monotonic() > end:\n        raise OSError\n      time.sleep(1)\n    return i", []),
+        (GET + "    while url is not None:\n      url = requests.get(url, timeout=9).json()['next']\n    return url", []),
+        (GET + "    while len(x) != 3:\n      x.append(requests.get(i, timeout=9))\n    return x", []),
+        # files that are the samples, and files that only name them
+        (KEEPS.format("json.load(open(paths))"), ["objects-loaded-in-init"]),
+        (KEEPS.format("json.load(open(paths))['rows']"), ["objects-loaded-in-init"]),
+        (KEEPS.format("[json.loads(line) for line in open(paths)]"), ["objects-loaded-in-init"]),
+        (KEEPS.format("json.load(open(paths))") + "DataLoader(D(), 8)", []),
+        (KEEPS.format("json.load(open(paths))").replace("self.f[i]", "Image.open(self.f[i]['path'])"), []),
+        (KEEPS.format("json.load(open(paths))").replace("self.f[i]", "self.x[i] * self.f['scale']"), []),
+        (KEEPS.format("len(json.load(open(paths)))"), []),
         # swallowed exceptions
         (
             GET + "    try:\n      return f(i)\n    except ValueError:\n      print(i)",
@@ -113,6 +132,11 @@ def codes(text: str, start: str = "fork") -> list[str]:
         ("DataLoader(ds, num_workers=min(4, os.cpu_count()))", []),
         ("W = multiprocessing.cpu_count()\nDataLoader(ds, num_workers=W)", ["workers-cpu-count"]),
         ("DataLoader(ds, batch_size=1, shuffle=False)", []),
+        ("test_loader = DataLoader(ds, batch_size=1)", []),
+        ("train_loader = DataLoader(ds)", []),
+        ("train_loader = DataLoader(ds, batch_size=1)", ["batch-size-one"]),
+        ("x = DataLoader(ds, batch_size=1, sampler=s)\nfor b in x:\n  f(b).backward()", ["batch-size-one"]),
+        ("x = DataLoader(ds, batch_size=1, sampler=s)\nfor b in x:\n  f(b)", []),
         ("def f():\n    subprocess.run(['x'])", []),  # not in a data set
     ],
 )

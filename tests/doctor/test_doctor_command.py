@@ -139,15 +139,29 @@ def test_not_a_python_process(sleeper: int, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_users_process() -> None:
-    nobody = pwd.getpwnam("nobody")
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
+def test_another_users_process(stuck: tuple[int, int], more: list[str]) -> None:
+    """Somebody else's training, with loader and workers: no half of a report, and no stack trace."""
+    nobody, pid = pwd.getpwnam("nobody"), stuck[0]
     words = f"import os, sys; sys.path.insert(0, {str(SRC)!r}); from antifreeze.doctor import command; import argparse; "
     words += f"os.setgroups([]); os.setgid({nobody.pw_gid}); os.setuid({nobody.pw_uid}); "
-    words += "parser = argparse.ArgumentParser(); command.configure(parser); sys.exit(command.run(parser.parse_args(['1'])))"
-    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=60, check=False)
+    words += "parser = argparse.ArgumentParser(); command.configure(parser); sys.exit(command.run(parser.parse_args(sys.argv[1:])))"
+    done = subprocess.run([sys.executable, "-c", words, str(pid), *more], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("antifreeze doctor: process 1 belongs to root (uid 0) and you are nobody")
-    assert "sudo antifreeze doctor 1" in done.stderr
+    assert done.stderr.startswith(f"antifreeze doctor: process {pid} belongs to root (uid 0) and you are nobody")
+    assert f"sudo antifreeze doctor {pid}" in done.stderr
+    assert done.stdout == "" and done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_root_examines_another_users_process(capsys: pytest.CaptureFixture[str]) -> None:
+    nobody = pwd.getpwnam("nobody")
+    words = f"import os, time; os.setgroups([]); os.setgid({nobody.pw_gid}); os.setuid({nobody.pw_uid}); time.sleep(100)"
+    with subprocess.Popen([sys.executable, "-c", words]) as process:
+        wait_until(lambda: (status := read_status(process.pid)) is not None and status.user == nobody.pw_uid)
+        assert doctor(process.pid, "--seconds", 0.5) == 0
+        process.kill()
+    assert f"no DataLoader is at work in process {process.pid}" in capsys.readouterr().out
 
 
 def test_a_process_that_ends_while_it_is_examined(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ class Rule:
 
 
 PREAMBLE = """\
-import fcntl, itertools, multiprocessing, os, random, subprocess, threading, time
+import fcntl, itertools, json, multiprocessing, os, random, subprocess, threading, time
 import cv2, h5py, numpy as np, requests, torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info

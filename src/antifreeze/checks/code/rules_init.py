@@ -37,6 +37,8 @@ HANDLES = {
     "tables.open_file": "an HDF5 file",
     "rocksdb.DB": "a database",
 }
+WHOLE_FILES = ("json.load", "json.loads", "orjson.loads", "ujson.load", "ujson.loads", "pickle.load", "yaml.safe_load", "yaml.load")
+_READING = ("open", "read", "load", "decode")
 LOCKS = ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")
 GENERATORS = (
     *("numpy.random.default_rng", "numpy.random.Generator", "numpy.random.RandomState", "random.Random", "torch.Generator"),
@@ -130,6 +132,76 @@ def _decode_in(module: Module, value: ast.expr, tainted: dict[str, ast.Call]) ->
         return tainted.get(value.id)
     parts = (part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr))
     return next((call for part in parts if (call := _decode_in(module, part, tainted)) is not None), None)
+
+
+@rule(
+    "objects-loaded-in-init",
+    "a file that `__init__` reads whole into Python objects, which are the samples",
+    why="every object that a worker looks at is copied for it (its reference count is written), so memory grows with each worker",
+    severity=Severity.NOTE,
+    confidence=Confidence.POSSIBLE,
+    wrong="""
+class Texts(Dataset):
+    def __init__(self, path):
+        with open(path) as file:
+            self.texts = json.load(file)
+
+    def __getitem__(self, index):
+        return encode(self.texts[index]["text"])
+""",
+    right="""
+class Texts(Dataset):
+    def __init__(self, path):
+        self.path = path
+        self.starts = np.load(path + ".starts.npy", mmap_mode="r")  # where each line begins: one array, which no worker copies
+
+    def __getitem__(self, index):
+        with open(self.path, "rb") as file:
+            file.seek(self.starts[index])
+            return encode(json.loads(file.readline())["text"])
+""",
+)
+def objects_loaded_in_init(program: Program) -> Iterator[Alarm]:
+    for dataset in program.datasets:
+        if not program.may_have_workers(dataset):
+            continue
+        indexed = _indexed_in_worker(program, dataset)
+        for module, node, attribute, value in init_attributes(program, dataset):
+            call = _whole_file(module, value) if attribute in indexed else None
+            if call is not None:
+                advice = (
+                    "keep what is large in arrays, Arrow or a file that is mapped, and find a sample in it by its place",
+                    "`antifreeze.check(dataset)` measures what the workers would copy",
+                )
+                what = f"{dataset.name}.{attribute} holds every sample as Python objects ({ast.unparse(call.func)})"
+                yield Alarm(module, node, what, advice)
+
+
+def _indexed_in_worker(program: Program, dataset: DataSetClass) -> set[str]:
+    """The attributes that __getitem__ takes its sample from by the index; none where it reads a file, which they then only name."""
+    found = dataset.method("__getitem__")
+    if found is None or len(found[1].args.args) < 2:
+        return set()
+    for _, function in program.reached(dataset, *dataset.loading):
+        for node in own_nodes(function):
+            if isinstance(node, ast.Call) and any(word in ast.unparse(node.func).lower() for word in _READING):
+                return set()
+    index = found[1].args.args[1].arg
+    taken = [node for node in own_nodes(found[1]) if isinstance(node, ast.Subscript) and ast.unparse(node.slice) == index]
+    owners = [ast.unparse(node.value) for node in taken]
+    return {owner.removeprefix("self.") for owner in owners if owner.startswith("self.")}
+
+
+def _whole_file(module: Module, value: ast.expr) -> ast.Call | None:
+    """json.load(f), json.load(f)["rows"], list(json.load(f)), [json.loads(line) for line in f]"""
+    value = module.value_of(value)
+    if isinstance(value, ast.Call):
+        if module.called(value) in WHOLE_FILES:
+            return value
+        return _whole_file(module, value.args[0]) if module.called(value) in ("list", "sorted") and value.args else None
+    if isinstance(value, ast.Subscript):
+        return _whole_file(module, value.value)
+    return _whole_file(module, value.elt) if isinstance(value, ast.ListComp) else None
 
 
 def _is_mapped(call: ast.Call) -> bool:

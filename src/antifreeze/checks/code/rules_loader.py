@@ -96,7 +96,7 @@ def options_without_workers(program: Program) -> Iterator[Alarm]:
 
 @rule(
     "batch-size-one",
-    "a shuffled loader with a batch size of 1, perhaps because it was forgotten (torch's default)",
+    "training with a batch size of 1, perhaps because it was forgotten (torch's default)",
     why="every sample pays for a message, a collate and a step of the model: the GPU idles between them",
     severity=Severity.NOTE,
     confidence=Confidence.POSSIBLE,
@@ -109,10 +109,18 @@ loader = DataLoader(dataset, batch_size=64, shuffle=True, num_workers=4)
 )
 def batch_size_one(program: Program) -> Iterator[Alarm]:
     for call in program.loaders:
-        if "batch_sampler" not in call.arguments and call.constant("shuffle", None) is True and call.constant("batch_size", 1) == 1:
+        trains = call.constant("shuffle", None) is True or ("batch_size" in call.arguments and _is_for_training(call))
+        if "batch_sampler" not in call.arguments and trains and call.constant("batch_size", 1) == 1:
             forgotten = "" if "batch_size" in call.arguments else " (torch's default)"
             advice = ("give batch_size=; `antifreeze profile` shows what each size costs",)
             yield Alarm(call.module, call.node, f"batch_size is 1{forgotten}", advice)
+
+
+def _is_for_training(call: LoaderCall) -> bool:
+    """By its name, or by a loop over it that goes backward; one sample at a time is quite right for a test."""
+    named = "train" in call.name.lower() if call.name else False
+    nodes = (node for loop in loops_over(call) for node in ast.walk(loop))
+    return named or any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in nodes)
 
 
 @rule(

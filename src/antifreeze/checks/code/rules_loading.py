@@ -17,6 +17,9 @@ LIMITED_BY = {
     **{f"subprocess.{name}": "timeout" for name in ("run", "call", "check_call", "check_output")},
     "socket.create_connection": "timeout",
 }
+ASKING = {*LIMITED_BY, "time.sleep"}
+CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "datetime.")
+GROWING = {"append", "extend", "add", "update", "write", "pop", "popleft", "remove", "discard", "get_nowait"}
 RANDOM = ("random.", "numpy.random.", "torch.rand", "torch.randint", "torch.randperm")
 POOLED = (
     "cvtColor",
@@ -144,11 +147,31 @@ def _endless(module: Module, loop: ast.While) -> tuple[str, Confidence] | None:
     swallowed = [each for each in exits if _is_tried(module, each, loop)]
     if always and len(swallowed) == len(exits):
         return "tries again for ever where the sample cannot be read", Confidence.LIKELY
-    draws = any(name.startswith(RANDOM) for node in ast.walk(loop) if (name := module.called(node)))
-    counts = any(isinstance(node, ast.AugAssign) for node in ast.walk(loop))
-    if draws and not counts:
+    called = {name for node in ast.walk(loop) if (name := module.called(node))}
+    counts = any(_counts(node) for node in ast.walk(loop))
+    if any(name.startswith(RANDOM) for name in called) and not counts:
         return "draws until something fits, and nothing says that something will", Confidence.POSSIBLE
+    asks = bool(called & ASKING) and not any(name.startswith(CLOCKS) for name in called)
+    if asks and not counts and len(swallowed) == len(exits) and _wants_an_answer(loop):
+        return f"asks again while `{ast.unparse(loop.test)}`, and nothing says that this will end", Confidence.LIKELY
     return None
+
+
+def _wants_an_answer(loop: ast.While) -> bool:
+    """`while r.status_code != 200`, `while not ready`; not `while url is not None` or `while queue`, which run out, nor what grows."""
+    test = loop.test
+    wants = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+    if isinstance(test, ast.Compare):
+        wants = not any(isinstance(side, ast.Constant) and side.value is None for side in test.comparators)
+    grows = (node.func.attr for node in ast.walk(loop) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
+    return wants and not set(grows) & GROWING
+
+
+def _counts(node: ast.AST) -> bool:
+    """`tries += 1`, or `tries = tries + 1`."""
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+        return any(ast.unparse(target) == ast.unparse(node.value.left) for target in node.targets)
+    return isinstance(node, ast.AugAssign)
 
 
 def _exits(loop: ast.AST, inner: bool = False) -> Iterator[ast.stmt]:
