@@ -58,6 +58,8 @@ def test_where_the_script_begins(words: list[str], ours: list[str], theirs: list
         ("memory_budget", "4096", 4096),
         ("max_restarts_per_minute", "3", 3),
         ("recycle_worker_after", "1000", 1000),
+        ("workers", "thread", "thread"),
+        ("concurrency", "8", 8),
         ("recycle_worker_after", "2GiB", "2GiB"),
         ("bad_samples_file", "bad.json", "bad.json"),
     ],
@@ -69,8 +71,8 @@ def test_texts_become_values(name: str, text: str, value: object) -> None:
 
 
 def test_the_command_line_stands_above_the_environment() -> None:
-    settings = read_settings({"workers": "auto"}, {"ANTIFREEZE_WORKERS": "3", "ANTIFREEZE_ON_BAD_SAMPLE": "skip"})
-    assert (settings.workers, settings.options) == ("auto", {"on_bad_sample": "skip"})
+    settings = read_settings({"num_workers": "auto", "workers": "thread"}, {"ANTIFREEZE_WORKERS": "3", "ANTIFREEZE_ON_BAD_SAMPLE": "skip"})
+    assert (settings.workers, settings.options) == ("auto", {"on_bad_sample": "skip", "workers": "thread"})
 
 
 def test_the_signal() -> None:

@@ -96,13 +96,17 @@ OPTIONS = (
     Setting("device", "--device", "NAME", "batches arrive on this device, such as cuda", _text),
     Setting("uneven_ranks", "--uneven-ranks", "error|trim|pad|ignore", "where ranks have different numbers of batches", _text),
     Setting("lost_stream", "--lost-stream", "replay|continue", "how a stream without a state goes on after its worker died", _text),
+    Setting("workers", "--worker-kind", "process|thread", "what workers are; threads share the script's process (docs/threads.md)", _text),
+    Setting("concurrency", "--concurrency", "N", "samples of an async data set that wait at a time in each worker", int),
     Setting("story_file", "--story-file", "FILE", "what had happened is appended to it when an error leaves a loader", _text),
     Setting("bad_samples_file", "--bad-samples-file", "FILE", "every bad sample as a line of JSON", _text),
     Setting("quarantine", "--quarantine", "FILE", "such a file of an earlier run: its samples are left out", _text),
 )
 """Every keyword argument of our own."""
 
-WORKERS = Setting("workers", "--workers", "N|auto", "workers of every loader over a map-style data set, whatever the script says", _workers)
+WORKERS = Setting(
+    "num_workers", "--workers", "N|auto", "workers of every loader over a map-style data set, whatever the script says", _workers
+)
 REPORT = Setting(
     "report", "--report", "text|none|FILE", "at the end: on stderr (text), not at all, or as lines of JSON appended to FILE", _text
 )
@@ -139,7 +143,7 @@ def read_settings(words: Mapping[str, str], environment: Mapping[str, str]) -> S
     options = {setting.name: values[setting.name] for setting in OPTIONS if setting.name in values}
     by_default = None if "SLURM_JOB_ID" in environment else int(signal.SIGUSR1)
     wanted = values.get("report_signal", by_default)
-    return Settings(options, values.get("workers"), values.get("report", "text"), wanted, values.get("trace"))
+    return Settings(options, values.get("num_workers"), values.get("report", "text"), wanted, values.get("trace"))
 
 
 def _read(setting: Setting, written: str, text: str) -> Any:
