@@ -52,6 +52,11 @@ class Bell:
         taken = [said.popleft() for _ in range(count)]
         return [(line, message) for line, message in taken if not line.is_cut]
 
+    def disown(self) -> None:
+        """In a forked child: the parent's workers are not here, and one of them may have been ringing at that moment."""
+        self._lock = threading.Lock()
+        self.close()
+
     def close(self) -> None:
         """May be called twice."""
         with self._lock:

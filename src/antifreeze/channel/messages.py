@@ -196,6 +196,9 @@ Message = (
     | Collated
     | Ended
 )
+NEVER_BYTES = (Collated, Ended)
+"""Only between a parent and a worker in its own process."""
+
 
 _RECORDS: tuple[Any, ...] = (
     Welcome,

@@ -68,6 +68,8 @@ class Crew:
     def disown(self) -> None:
         """In a forked child: the workers are the parent's."""
         self.workers = [None] * len(self.workers)
+        if self.bell is not None:
+            self.bell.disown()
         self._close_descriptors()
 
     def _close_descriptors(self) -> None:
