@@ -92,8 +92,6 @@ OPTIONS = (
     Setting(
         "recycle_worker_after", "--recycle-worker-after", "N|BYTES", "samples or memory after which a worker is replaced", _count_or_text
     ),
-    Setting("workers", "--worker-kind", "process|thread", "what workers are", _text),
-    Setting("concurrency", "--concurrency", "N", "of an async data set: samples that each worker waits for at a time", int),
     Setting("hedge", "--hedge", "yes|no", "a late task is loaded a second time by an idle worker; the first result wins", _flag),
     Setting("device", "--device", "NAME", "batches arrive on this device, such as cuda", _text),
     Setting("uneven_ranks", "--uneven-ranks", "error|trim|pad|ignore", "where ranks have different numbers of batches", _text),
