@@ -51,3 +51,20 @@ def test_a_line_that_was_cut_is_silent_and_ends_the_wait() -> None:
         line.check()
     bell.close()
     line.send(Bounced(3))  # after the bell is gone: nothing is written to anybody's descriptor
+
+
+def test_a_bell_that_is_rung_late_does_not_ring_on() -> None:
+    """Heard between a thread's word and its hand at the bell, it rings for nothing: once, or the parent would never sleep again."""
+    bell = Bell()
+    line = Line(bell, 0)
+    with bell._lock:
+        speaker = threading.Thread(target=line.send, args=(Bounced(1),))
+        speaker.start()
+        while not bell._rung:
+            pass
+        assert [message for _, message in bell.heard()] == [Bounced(1)]
+    speaker.join(10)
+    assert select.select([bell], [], [], 1)[0]
+    assert bell.heard() == []
+    assert not select.select([bell], [], [], 0)[0]
+    bell.close()

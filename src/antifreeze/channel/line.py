@@ -40,9 +40,10 @@ class Bell:
                 if self._descriptor >= 0:
                     os.eventfd_write(self._descriptor, 1)
 
-    def heard(self) -> list[tuple[Line, Message]]:
-        """What was said since the last time, of lines that are not cut; by the parent."""
-        if self._rung:
+    def heard(self, rings: bool = True) -> list[tuple[Line, Message]]:
+        """What was said since the last time, of lines that are not cut; by the parent, which may have seen that it `rings`: perhaps for
+        what was heard already, by whoever came to it late. Else it would ring on, and keep the parent from sleeping."""
+        if rings or self._rung:
             try:
                 os.eventfd_read(self._descriptor)
             except BlockingIOError:

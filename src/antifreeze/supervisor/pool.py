@@ -494,7 +494,7 @@ class Pool:
         gone: list[int] = []
         ready = self.crew.poll.poll(wait_s)
         if self.crew.bell is not None:
-            gone += self._hear(self.crew.bell)
+            gone += self._hear(self.crew.bell, bool(ready))
         for descriptor, _ in ready:
             number = self._by_descriptor.get(descriptor)
             worker = None if number is None else self.crew.workers[number]
@@ -511,10 +511,10 @@ class Pool:
         for number in gone:
             self._worker_gone(number)
 
-    def _hear(self, bell: Bell) -> list[int]:
+    def _hear(self, bell: Bell, rings: bool) -> list[int]:
         """What threads have said; the numbers of those that have ended."""
         gone: list[int] = []
-        for line, message in bell.heard():
+        for line, message in bell.heard(rings):
             if isinstance(message, Ended):
                 gone.append(line.worker)
             else:

@@ -239,11 +239,22 @@ def _enter(turn: Turn, of: Of, looks: bool) -> bool:
     while not turn.granted.wait(_LOOK_S):
         if turn.given_up:
             raise ThreadEnded
+        if _is_granted_unsaid(turn):
+            break
     journal.stage(stage)
     if turn.floor is None:
         return False
     turn.floor.keep(turn.turns.usage.generators)
     return True
+
+
+def _is_granted_unsaid(turn: Turn) -> bool:
+    """Whoever was about to say so, or to give the floor on, was ended by ThreadEnded in the middle of it."""
+    with _lock:
+        _grant()
+        if turn.floor is not None and turn in _waiting:
+            _waiting.remove(turn)
+        return turn not in _waiting
 
 
 def _grant() -> None:
@@ -254,20 +265,21 @@ def _grant() -> None:
             _waiting.remove(turn)
             turn.granted.set()
         elif turns.is_open and turns.floor.holder is None:
-            _waiting.remove(turn)
             turns.floor.holder, turn.floor = turn, turns.floor
             turns.floor.turns += 1
+            _waiting.remove(turn)
             turn.granted.set()
 
 
 def _leave(turn: Turn) -> None:
-    floor, turn.floor = turn.floor, None
-    if floor is None or floor.holder is not turn:
-        return
-    floor.put_back(turn.turns.usage.generators)
-    floor.holder = None
-    _left.notify_all()
-    _grant()
+    """Of itself or, where ThreadEnded met it on its way out, once more by whoever gives it up: so its floor is its own until all is done."""
+    floor = turn.floor
+    if floor is not None and floor.holder is turn:
+        floor.put_back(turn.turns.usage.generators)
+        floor.holder = None
+        _left.notify_all()
+        _grant()
+    turn.floor = None
 
 
 class ThreadSeeds:
