@@ -2,6 +2,8 @@
 
 A finalizer holds the crew, not the pool: a pool holds the data set, and a data set may hold (through an exception's traceback, say)
 the very iterator whose end the finalizer waits for.
+
+A child of multiprocessing runs no finalizer but multiprocessing's own, and then waits for its children: so what still lives is ended there.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import select
 import weakref
+from multiprocessing import util
 
 from antifreeze.channel.line import Bell
 from antifreeze.linux import on_fork
@@ -36,6 +39,7 @@ class Crew:
         self.workers: list[AnyWorker | None] = [None] * size
         self.abandoned: list[AnyWorker] = []
         _crews.add(self)
+        _end_before_children_are_waited_for()
 
     def __repr__(self) -> str:
         return f"<Crew: {sum(worker is not None for worker in self.workers)} of {len(self.workers)} workers live>"
@@ -77,6 +81,21 @@ class Crew:
         if self.bell is not None:
             self.bell.close()
         self.journal.close()
+
+
+_ending: util.Finalize | None = None
+
+
+def _end_before_children_are_waited_for() -> None:
+    """Once per process: multiprocessing forgets in a child what its parent had to end."""
+    global _ending
+    if _ending is None or not _ending.still_active() or _ending._pid != os.getpid():  # type: ignore[attr-defined]
+        _ending = util.Finalize(None, _end_crews, exitpriority=100)
+
+
+def _end_crews() -> None:
+    for crew in list(_crews):
+        crew.close(unheard=True)
 
 
 def _after_fork_in_child() -> None:

@@ -272,7 +272,7 @@ def _grant() -> None:
 
 
 def _leave(turn: Turn) -> None:
-    """Of itself or, where ThreadEnded met it on its way out, once more by whoever gives it up: so its floor is its own until all is done."""
+    """By itself or, where ThreadEnded met it on its way out, again by whoever gives it up: its floor is its own until all is done."""
     floor = turn.floor
     if floor is not None and floor.holder is turn:
         floor.put_back(turn.turns.usage.generators)
