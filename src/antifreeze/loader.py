@@ -46,7 +46,7 @@ class DataLoader(TorchDataLoader[_T_co]):
     num_workers="auto"  as many workers as help, or none, measured and adapted as it runs; they stay between epochs
     on_bad_sample       "raise" (default), "skip", "replace", or a callable (index, error) that returns one of them
     max_bad_samples     how many may be skipped or replaced per epoch: a count, or a fraction of the data set
-    keep_batches_full   with "skip": the next samples move up (default), or batches come short
+    keep_batches_full   with "skip": the next samples move up (default), or batches come short, as those of streams do among ranks
     sample_timeout_s    a sample that takes longer is bad, and its worker is replaced (default 300; None: no limit)
     stall_report_s      after this long without a batch, what everybody is doing is printed (default 30; None: never)
     memory_budget       bytes that batches in flight may take, such as "4GiB"

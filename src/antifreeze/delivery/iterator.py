@@ -224,10 +224,15 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _make_local_pool(self) -> LocalPool:
         options = self._options
         given = (self._collate_fn, self._auto_collation, self._drop_last, options.forgives, None)
-        config = FetchConfig(*given, options.concurrency, options.sample_timeout_s, options.keep_batches_full)
+        config = FetchConfig(*given, options.concurrency, options.sample_timeout_s, self._fills)
         return LocalPool(
             self._dataset, not self._map, config, (self._base_seed, self.cursor.epoch), self._ring, self._limit, self._ledger.costs
         )
+
+    @property
+    def _fills(self) -> bool:
+        """Whether a stream's next samples move up for one that was left out: not among ranks, where one would have fewer batches then."""
+        return self._options.keep_batches_full and self._world_size == 1
 
     def _specs(self) -> list[WorkerSpec]:
         return [
@@ -244,7 +249,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 epoch=self.cursor.epoch,
                 shared_seed=self._shared_seed,
                 forgive=self._options.forgives,
-                fill=self._options.keep_batches_full,
+                fill=self._fills,
                 concurrency=self._options.concurrency,
                 sample_timeout_s=self._options.sample_timeout_s,
                 limit_bytes=self._limit[0],
