@@ -19,7 +19,7 @@ class Quick(Dataset):
 
 
 def watch_the_hardware():
-    say_and_sleep = f"echo 'ready {json.dumps({'pid': os.getpid()})}'; exec sleep 3600"  # so it is said with the GIL already held
+    say_and_sleep = f"sleep 1; echo 'ready {json.dumps({'pid': os.getpid()})}'; exec sleep 3600"  # it is said with the GIL held for a while
     ctypes.PyDLL(None).system(say_and_sleep.encode())  # PyDLL keeps the GIL; CDLL would give it back  # <- here
 
 
