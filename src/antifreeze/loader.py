@@ -306,7 +306,9 @@ class DataLoader(TorchDataLoader[_T_co]):
             return None
         if self._pilot is None:
             options = self.options
-            asked = options.forgives or options.hedge or options.sample_timeout_s != OWN_DEFAULTS["sample_timeout_s"] or self.timeout > 0
+            limits_s = (options.sample_timeout_s, options.stall_report_s)
+            by_default = (OWN_DEFAULTS["sample_timeout_s"], OWN_DEFAULTS["stall_report_s"])
+            asked = options.forgives or options.hedge or limits_s != by_default or self.timeout > 0
             kind = Kind.THREAD if options.workers is WorkerKind.THREAD else Kind.PROCESS
             limits = Limits(inline=not (ranked or asked or self.worker_init_fn is not None), most=_places(), kinds=(kind,))
             first = INLINE if limits.inline else Setting(kind, min(limits.most, auto_workers()))

@@ -169,6 +169,7 @@ def seeding_init(worker: int) -> None:
         {"worker_init_fn": seeding_init},
         {"on_bad_sample": "skip"},
         {"sample_timeout_s": 100},
+        {"stall_report_s": 5},
         {"hedge": True},
         {"timeout": 60},
     ],
