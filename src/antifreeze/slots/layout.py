@@ -352,8 +352,11 @@ def _write_tensor(leaf: Leaf, column: torch.Tensor, row: int, part: Any) -> None
 
 
 def _copy(part: torch.Tensor, column: torch.Tensor, row: int) -> None:
-    """By numpy, which leaves a contiguous piece to the C library: on some processors that is half again as fast as torch's loop.
-    What numpy does not know (bfloat16, a lazy conjugate) torch copies."""
+    """By numpy, which leaves a contiguous piece to the C library: on some processors that is half again as fast as torch's loop, but
+    not as torch's loop in several threads. What numpy does not know (bfloat16, a lazy conjugate) torch copies."""
+    if torch.get_num_threads() > 1:
+        column[row].copy_(part)
+        return
     try:
         into, array = column.numpy(), part.numpy()
     except (TypeError, RuntimeError):
