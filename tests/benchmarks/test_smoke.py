@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.limit(260)  # nine fresh processes that each import torch: 25 s on two idle cores
+@pytest.mark.slow
 def test_loader_benchmark_measures_and_prints(tmp_path: Path) -> None:
     target = tmp_path / "measured.json"
     command = [sys.executable, "benchmarks/loader.py", "--quick", "--rounds", "1", "--workloads", "four-leaves", "--json", str(target)]
