@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,8 +107,6 @@ def test_a_late_sample_of_another_shape_is_named() -> None:
 
 
 def test_the_report_tells_fetching_from_collating() -> None:
-    import time
-
     def slowly(samples: Any) -> Any:
         time.sleep(0.002)
         return samples
@@ -117,4 +116,10 @@ def test_the_report_tells_fetching_from_collating() -> None:
         pass
     costs = loader._ledger.costs
     assert costs.samples == 200
-    assert costs.collate_ns > 5 * costs.fetch_ns
+    assert costs.collate_ns > costs.fetch_ns
+
+
+def test_a_batch_that_is_none_is_a_batch_and_loaded_once() -> None:
+    data = Uses(lambda: 0.0)
+    assert list(DataLoader(data, batch_size=4, collate_fn=lambda samples: None)) == [None] * 16
+    assert data.asked == 64

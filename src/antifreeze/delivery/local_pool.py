@@ -24,7 +24,7 @@ from antifreeze.supervisor.state import Action, Batch, Ending, FreeSlot, LeftOut
 from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.worker import fetch
 from antifreeze.worker.awaiting import map_fetcher_for
-from antifreeze.worker.fetch import Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker
+from antifreeze.worker.fetch import NOT_PLAIN, Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker
 from antifreeze.worker.journal import JournalRow, UnreadRow
 from antifreeze.worker.seeding import KeptState, SampleSeeds, global_generators
 from antifreeze.worker.slot_writer import SlotWriter
@@ -155,7 +155,7 @@ class LocalPool:
         self._loaded += 1
         if self._loaded % MEASURED_EVERY and self._fetcher.is_plain():
             collated = self._load_plainly(self._fetcher, task)
-            if collated is not None:
+            if collated is not NOT_PLAIN:
                 return collated, 0
         cpu_before = time.process_time_ns()
         try:
@@ -176,17 +176,17 @@ class LocalPool:
         return build(batch, {outcome.layout.key: outcome.layout}, self.ring)
 
     def _load_plainly(self, fetcher: MapFetcher, task: fetch.Task) -> Any:
-        """As most batches are loaded after the first few; None where that does not do: a random number was used after all, say."""
+        """As most batches are loaded after the first few; NOT_PLAIN where that does not do: a random number was used after all, say."""
         began = time.perf_counter_ns()
         self._kept.begin()
         try:
             collated = fetcher.collate_plainly(task)
         except FetchError:
             if self._kept.end():
-                return None  # it may be bad only because its numbers were not seeded
+                return NOT_PLAIN  # it may be bad only because its numbers were not seeded
             raise
         if self._kept.end():
-            return None
+            return NOT_PLAIN
         took_ns = time.perf_counter_ns() - began
         collate_ns = int(self._collate_share * took_ns)
         self._count(task.batch_rows, took_ns - collate_ns, collate_ns, 0)

@@ -41,6 +41,9 @@ from antifreeze.worker.seeding import Seeds
 from antifreeze.worker.slot_writer import SlotWriter
 
 _NONE = type(None)
+NOT_PLAIN = object()
+"""In the place of a batch, which may be anything that a collate_fn returns, None too."""
+
 _NEVER_BESIDE_NONE = frozenset({tuple, list, dict, int, float, torch.Tensor})
 """Where the first sample is one of these, default_collate itself refuses a None further on."""
 
@@ -376,10 +379,10 @@ class MapFetcher:
         return (not each or seeds.samples_need_none()) and ((each and maker.may_write_rows) or seeds.batches_need_none())
 
     def collate_plainly(self, task: Task) -> Any:
-        """The batch of a plain data set, as torch's own fetcher makes it; None where the samples must be loaded one by one."""
+        """The batch of a plain data set, as torch's own fetcher makes it; NOT_PLAIN where the samples must be loaded one by one."""
         samples = self._fetch_all(task) if self._get_many is None else self._fetch_many(task, seeded=False)
         if samples is None:
-            return None
+            return NOT_PLAIN
         looked = not self._none_is_bad
         if not looked and not (isinstance(samples, list) and samples and type(samples[0]) in _NEVER_BESIDE_NONE):
             self._refuse_any_none(task, samples)
