@@ -20,8 +20,9 @@ from antifreeze import DataLoader
 from antifreeze.channel.channel import Channel
 from antifreeze.slots.arena import Arena
 from antifreeze.worker import main
-from antifreeze.worker.fetch import MapFetcher, SampleMaker
+from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.journal import JournalRow
+from antifreeze.worker.making import SampleMaker
 
 COUNT, BATCH = 1200, 8
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

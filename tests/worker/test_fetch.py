@@ -14,10 +14,12 @@ from torch.utils.data import default_collate
 from antifreeze.slots.arena import Arena
 from antifreeze.slots.parcel import unpack
 from antifreeze.worker import seeding
-from antifreeze.worker.fetch import Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker, Task
+from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.journal import ROW_WORDS, JournalRow
+from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.seeding import SampleSeeds
 from antifreeze.worker.slot_writer import SlotWriter
+from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Packed, Rows, Task
 
 
 class Made:

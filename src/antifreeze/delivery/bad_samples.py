@@ -12,8 +12,8 @@ from antifreeze.naming import shown
 from antifreeze.options import OnBadSample, Options
 from antifreeze.supervisor.sample_path import path_of
 from antifreeze.worker.failure import Failure
-from antifreeze.worker.fetch import FetchError
 from antifreeze.worker.seeding import mix
+from antifreeze.worker.task import FetchError
 
 DATASET_SUFFIX = ".dataset"
 _LARGEST_SAVED_DATASET = 64 << 20

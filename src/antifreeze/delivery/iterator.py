@@ -63,10 +63,11 @@ from antifreeze.torch_private import (
 )
 from antifreeze.tuning.decide import INLINE, Kind, Setting
 from antifreeze.worker.awaiting import awaits
-from antifreeze.worker.fetch import FetchConfig, FetchError, fetches_many
 from antifreeze.worker.main import WorkerSpec
 from antifreeze.worker.seeding import sample_seed
+from antifreeze.worker.task import FetchConfig, FetchError
 from antifreeze.worker.turns import Usage
+from antifreeze.worker.ways import fetches_many
 
 LOOK_AHEAD = 64
 _LOOK_AT_MEMORY_EVERY = 8

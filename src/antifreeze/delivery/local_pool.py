@@ -22,13 +22,15 @@ from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.state import Action, Batch, Ending, FreeSlot, LeftOut, PoolState, RowFailed, Send, Task, TaskEnded
 from antifreeze.supervisor.work import Content, Costs, StreamStart
-from antifreeze.worker import fetch
 from antifreeze.worker.awaiting import map_fetcher_for
-from antifreeze.worker.fetch import NOT_PLAIN, Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker
+from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.journal import JournalRow, UnreadRow
+from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.seeding import KeptState, SampleSeeds, global_generators
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
+from antifreeze.worker.task import NOT_PLAIN, Bounce, FetchConfig, FetchError, Packed, Rows
+from antifreeze.worker.task import Task as WorkerTask
 from antifreeze.worker.turns import exclusively, in_worker_thread
 
 NO_SLOT = -1
@@ -50,21 +52,21 @@ class _LocalMaker(SampleMaker):
         self._asked = 0
         self._slot: int | None = None  # of a task that came without one
 
-    def rows_of(self, task: fetch.Task, layout: RowLayout, first_row: int, rows: int) -> list[torch.Tensor]:
+    def rows_of(self, task: WorkerTask, layout: RowLayout, first_row: int, rows: int) -> list[torch.Tensor]:
         return super().rows_of(self._with_slot(task), layout, first_row, rows)
 
-    def _with_slot(self, task: fetch.Task) -> fetch.Task:
+    def _with_slot(self, task: WorkerTask) -> WorkerTask:
         if task.slot != NO_SLOT:
             return task
         self._slot = self._ring.take() if self._slot is None else self._slot
         return task._replace(slot=self._slot)
 
-    def columns_for(self, task: fetch.Task, layout: RowLayout, rows: int) -> list[torch.Tensor]:
+    def columns_for(self, task: WorkerTask, layout: RowLayout, rows: int) -> list[torch.Tensor]:
         if layout.row_bytes * task.batch_rows >= SLOT_PAYS_BYTES:
             return super().columns_for(task, layout, rows)
         return [torch.empty((rows, *leaf.shape), dtype=leaf.dtype) for leaf in layout.leaves]
 
-    def written(self, task: fetch.Task, layout: RowLayout, columns: list[torch.Tensor], took_ns: int) -> Rows | Packed | Bounce:
+    def written(self, task: WorkerTask, layout: RowLayout, columns: list[torch.Tensor], took_ns: int) -> Rows | Packed | Bounce:
         if layout.row_bytes * task.batch_rows >= SLOT_PAYS_BYTES:
             return super().written(task, layout, columns, took_ns)
         return self.pack(task, layout.assemble(columns), len(task.indices), took_ns, 0)
@@ -82,7 +84,7 @@ class _LocalMaker(SampleMaker):
         self.rows_pay = layout is not None and layout.row_bytes * rows >= SLOT_PAYS_BYTES
         return layout if self.rows_pay else None
 
-    def pack(self, task: fetch.Task, collated: Any, rows: int, fetch_ns: int, collate_ns: int) -> Packed:
+    def pack(self, task: WorkerTask, collated: Any, rows: int, fetch_ns: int, collate_ns: int) -> Packed:
         self._collated[task.batch] = collated
         self._asked += 1
         if not self._asked % LOOK_AGAIN_EVERY:
@@ -151,7 +153,7 @@ class LocalPool:
         """One batch, now: where no sample is forgiven there is nothing to decide. Raises FetchError."""
         self._check_usable()
         assert isinstance(self._fetcher, MapFetcher)
-        task = fetch.Task(number, number, NO_SLOT, rows, 0, position, _listed(indices), whole=True)
+        task = WorkerTask(number, number, NO_SLOT, rows, 0, position, _listed(indices), whole=True)
         self._loaded += 1
         if self._loaded % MEASURED_EVERY and self._fetcher.is_plain():
             collated = self._load_plainly(self._fetcher, task)
@@ -175,7 +177,7 @@ class LocalPool:
         batch = Batch(number, slot, rows, None, layout=outcome.layout.key, rows_loaded=rows)
         return build(batch, {outcome.layout.key: outcome.layout}, self.ring)
 
-    def _load_plainly(self, fetcher: MapFetcher, task: fetch.Task) -> Any:
+    def _load_plainly(self, fetcher: MapFetcher, task: WorkerTask) -> Any:
         """As most batches are loaded after the first few; NOT_PLAIN where that does not do: a random number was used after all, say."""
         began = time.perf_counter_ns()
         self._kept.begin()
@@ -230,7 +232,7 @@ class LocalPool:
         if content.offsets is not None:
             offsets = [at - task.first_row for at in content.offsets[task.first_row : task.first_row + task.rows]]
         position, whole = content.position + task.first_row, task.whole
-        work = fetch.Task(task.number, task.batch, batch.slot, batch.rows, task.first_row, position, _listed(indices), whole, offsets)
+        work = WorkerTask(task.number, task.batch, batch.slot, batch.rows, task.first_row, position, _listed(indices), whole, offsets)
         self._journal.begin(task.number, task.batch, time.monotonic_ns())
         self._loaded += 1
         cpu_before = None if self._loaded % MEASURED_EVERY else time.process_time_ns()
@@ -263,7 +265,7 @@ class LocalPool:
             ended = TaskEnded(0, task.number, Ending.ROWS, rows=outcome.rows, layout=outcome.layout.key)
         self._perform(self.state.handle(ended))
 
-    def _load_of_stream(self, fetcher: StreamFetcher, batch: Batch, work: fetch.Task) -> Rows | Packed | Bounce:
+    def _load_of_stream(self, fetcher: StreamFetcher, batch: Batch, work: WorkerTask) -> Rows | Packed | Bounce:
         assert batch.stream is not None
         try:
             return fetcher.load(batch.stream, work)

@@ -19,8 +19,8 @@ from antifreeze.delivery.position import length_of
 from antifreeze.options import OnBadSample, Options
 from antifreeze.supervisor.state import Batch, Phase
 from antifreeze.supervisor.work import Content
-from antifreeze.worker.fetch import few
 from antifreeze.worker.seeding import sample_seed
+from antifreeze.worker.task import few
 
 _REPLACEMENTS = 8
 

@@ -82,9 +82,9 @@ from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.supervisor.watch import Look, Watch, where_is
 from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.worker.failure import Failure
-from antifreeze.worker.fetch import few
 from antifreeze.worker.journal import ALL_ROWS, Entry, Stage
 from antifreeze.worker.main import WorkerSpec
+from antifreeze.worker.task import few
 from antifreeze.worker.turns import Turns, Usage
 
 TICK_S = 0.25

@@ -21,9 +21,11 @@ from torch.utils.data import ConcatDataset, Subset
 
 from antifreeze.errors import LoadingError, SampleTimeout
 from antifreeze.worker.failure import Failure
-from antifreeze.worker.fetch import FetchConfig, FetchError, MapFetcher, SampleMaker, Task, none_error
+from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.journal import JournalRow, Stage, Word
+from antifreeze.worker.making import SampleMaker, none_error
 from antifreeze.worker.seeding import WARM_UP, Seeds, global_generators
+from antifreeze.worker.task import FetchConfig, FetchError, Task
 from antifreeze.worker.turns import exclusively
 
 CANCEL_S = 1.0

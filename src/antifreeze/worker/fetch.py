@@ -4,8 +4,7 @@
                               └─▶ collate ──▶ pickled with buffers beside ──▶ Packed
                               └─▶ part of a batch that has no rows         ──▶ Bounce: ask for the batch whole
 
-1. Rows are for torch's own default_collate alone; whatever deviates is handed to the real default_collate, whole batch, so that
-   the result, or the error, is torch's.
+1. How samples become rows or a parcel is making.py's; here they are asked for, and what cannot be had is dealt with.
 2. With `forgive`, a sample that raises is noted and the task goes on; otherwise the first one ends the task.
    A `None` is a bad sample where default_collate would refuse it, and, with `forgive`, everywhere; otherwise the user's own
    collate function may know it.
@@ -18,243 +17,30 @@ from __future__ import annotations
 
 import os
 import time
-from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from operator import getitem, length_hint
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch.utils.data import Subset
 
-from antifreeze.errors import BadSample, BatchNotPicklable, LoadingError
+from antifreeze.errors import LoadingError
 from antifreeze.naming import shown
-from antifreeze.slots import parcel
-from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, RowLayout, learn, starts_as, transpose, write_column, write_sample
-from antifreeze.torch_private import default_collate, default_convert
+from antifreeze.slots.layout import Irregular, RowLayout
 from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.gather import Gather, gather_of
 from antifreeze.worker.journal import JournalRow, Stage, Word
+from antifreeze.worker.making import NoRows, RowByRow, SampleMaker, none_error
 from antifreeze.worker.seeding import Seeds
-from antifreeze.worker.slot_writer import SlotWriter
+from antifreeze.worker.task import NOT_PLAIN, Bounce, FetchConfig, FetchError, Outcome, Rows, Task, few
+from antifreeze.worker.ways import ways_to_fetch
 
 _NONE = type(None)
-NOT_PLAIN = object()
-"""In the place of a batch, which may be anything that a collate_fn returns, None too."""
-
 _NEVER_BESIDE_NONE = frozenset({tuple, list, dict, int, float, torch.Tensor})
 """Where the first sample is one of these, default_collate itself refuses a None further on."""
 
 _ROW, _INDEX, _SAMPLES, _IS_TEXT = int(Word.ROW), int(Word.INDEX), int(Word.SAMPLES), int(Word.INDEX_IS_TEXT)
-
-
-class Task(NamedTuple):
-    """`first_row` … of a batch of `batch_rows` rows in `slot`; the sample of the first index stands at `position` of the epoch."""
-
-    number: int
-    batch: int
-    slot: int
-    batch_rows: int
-    first_row: int
-    position: int
-    indices: Any
-    whole: bool
-    offsets: list[int] | None = None  # of the samples' positions from `position`, where some between them were left out
-    singly: bool = False  # try each sample alone first
-
-    def position_of(self, number: int) -> int:
-        return self.position + (number if self.offsets is None else self.offsets[number])
-
-
-@dataclass
-class Rows:
-    layout: RowLayout
-    rows: int
-    failures: dict[int, Failure]
-    fetch_ns: int
-    write_ns: int
-
-
-@dataclass
-class Packed:
-    rows: int
-    size_bytes: int
-    fetch_ns: int
-    collate_ns: int
-    write_ns: int
-
-
-@dataclass
-class Bounce:
-    failures: dict[int, Failure] = field(default_factory=dict)
-
-
-Outcome = Rows | Packed | Bounce
-
-
-class FetchError(Exception):
-    """Carries the Failure of the task to whoever reports it; its cause is the data set's own exception."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.describe())
-        self.failure = failure
-
-
-@dataclass(frozen=True)
-class FetchConfig:
-    """What a loader fixed about fetching, for as long as it lives."""
-
-    collate_fn: Callable[[Any], Any]
-    auto_collation: bool
-    drop_last: bool
-    forgive: bool
-    worker: int | None
-    concurrency: int = 1  # of samples that are coroutines
-    sample_timeout_s: float | None = None  # of each of them
-    fill: bool = True  # a stream's next sample takes the place of one that is left out
-
-
-class SampleMaker:
-    """Shared by map-style and iterable data sets: samples in, rows or a parcel out."""
-
-    def __init__(self, config: FetchConfig, writer: SlotWriter, journal: JournalRow) -> None:
-        self.config = config
-        self._writer = writer
-        self._journal = journal
-        self._layouts: dict[int, RowLayout] = {}
-        self._last_layout: RowLayout | None = None
-        self._has_looked = False
-        self.may_write_rows = config.auto_collation and config.collate_fn is default_collate
-
-    def likely_layout(self, sample: Any, rows: int) -> RowLayout | None:
-        """The layout of the samples before, for whoever writes all of them and finds out; but the first one has the say about the
-        order of keys and the dtypes of a batch."""
-        last = self._last_layout
-        if last is None or not starts_as(last, sample) or (last.has_keys and not _same_order(last.tree, sample)):
-            return None
-        return last
-
-    def layout_of(self, sample: Any, rows: int) -> RowLayout | None:
-        """The layout this sample has, known or newly learned; None where its batch of `rows` rows is better collated."""
-        if self._last_layout is not None and _fits(self._last_layout, sample):
-            return self._last_layout
-        layout = learn(sample)
-        self._has_looked = True
-        if layout is not None:
-            layout = self._layouts.setdefault(layout.key, layout)
-            self._last_layout = layout
-        return layout
-
-    rows_pay = True
-    """Whether it is worth a look if samples can be written as rows."""
-
-    @property
-    def rows_may_be_large(self) -> bool:
-        """As far as the samples so far tell."""
-        return not self._has_looked if self._last_layout is None else self._last_layout.row_bytes >= LARGE_ROW_BYTES
-
-    def write_rows(self, task: Task, layout: RowLayout, samples: list[Any], first_row: int) -> None:
-        """Raises Irregular where one of them does not fit."""
-        rows = self.rows_of(task, layout, first_row, len(samples))
-        for leaf, into, column in zip(layout.leaves, rows, transpose(layout, samples), strict=True):
-            write_column(leaf, into, column)
-
-    def rows_of(self, task: Task, layout: RowLayout, first_row: int, rows: int) -> list[torch.Tensor]:
-        """Where these rows of a batch are to be written: a part of each column."""
-        return self._writer.rows(task.slot, layout, task.batch_rows, first_row, first_row + rows)
-
-    def columns_for(self, task: Task, layout: RowLayout, rows: int) -> list[torch.Tensor]:
-        """The same for all rows of a task, to be followed by `written`."""
-        return self.rows_of(task, layout, task.first_row, rows)
-
-    def written(self, task: Task, layout: RowLayout, columns: list[torch.Tensor], took_ns: int) -> Outcome:
-        """They are there."""
-        return Rows(layout, len(task.indices), {}, took_ns, 0)
-
-    def pack(self, task: Task, collated: Any, rows: int, fetch_ns: int, collate_ns: int) -> Packed:
-        began = time.perf_counter_ns()
-        self._journal.stage(Stage.WRITE)
-        try:
-            packed = parcel.pack(collated)
-        except Exception as error:
-            raise self.not_picklable(task, error) from error
-        packed.write(self._writer.room(task.slot, packed.size_bytes))
-        return Packed(rows, packed.size_bytes, fetch_ns, collate_ns, time.perf_counter_ns() - began)
-
-    def try_out(self, task: Task, number: int, sample: Any) -> None:
-        """What becomes of one sample of a batch, for this one alone; an exception says nothing here, it may come of being alone."""
-        try:
-            layout = self.layout_of(sample, task.batch_rows) if self.may_write_rows else None
-            if layout is not None:
-                self.write_rows(task, layout, [sample], task.first_row + number)
-            elif task.whole:
-                packed = parcel.pack(self.config.collate_fn([sample]))
-                packed.write(self._writer.room(task.slot, packed.size_bytes))
-        except Exception:
-            pass
-
-    def not_picklable(self, task: Task, error: Exception) -> FetchError:
-        maker = getattr(self.config.collate_fn, "__qualname__", repr(self.config.collate_fn))
-        made_by = f"collate_fn {maker}" if self.config.auto_collation else f"the data set (sample {shown(task.indices)}) through {maker}"
-        text = (
-            f"batch {task.batch} cannot leave its worker: {type(error).__name__}: {error}\n"
-            f"  it was made by {made_by}; samples {few(task.indices)}\n"
-            "  what to do: return tensors, arrays, numbers, strings and containers of them (or anything that pickles)"
-        )
-        if self.config.auto_collation:
-            return self.fetch_error(BatchNotPicklable(text), "pickling the batch")
-        return self.fetch_error(BatchNotPicklable(text), "pickling the batch", index=task.indices, row=0, position=task.position)
-
-    def fetch_error(
-        self,
-        error: BaseException,
-        stage: str,
-        *,
-        index: Any = None,
-        row: int | None = None,
-        position: int | None = None,
-        explanation: str = "",
-    ) -> FetchError:
-        failure = Failure.of(
-            error, stage=stage, worker=self.config.worker, index=index, row=row, position=position, explanation=explanation
-        )
-        wrapped = FetchError(failure)
-        wrapped.__cause__ = error
-        return wrapped
-
-    def collate(self, samples: Any, task: Task, seeds: Seeds | None) -> Any:
-        """The user's collate function (or torch's), seeded for this batch where it needs it; its error names the sample that does not
-        fit."""
-        self._journal.stage(Stage.COLLATE)
-        collate_fn = self.config.collate_fn
-        try:
-            if collate_fn is default_collate:
-                return self._default_collate(samples)
-            if seeds is None or collate_fn is default_convert:
-                return collate_fn(samples)
-            return seeds.around_batch(task.position, partial(collate_fn, samples), collating=True)
-        except Exception as error:
-            odd = self._odd_one(samples) if self.config.auto_collation and isinstance(samples, list) else None
-            if odd is None:
-                raise self.fetch_error(error, "collate", explanation=f"samples {few(task.indices)}") from error
-            row, text = odd
-            index = _index_at(task.indices, row)
-            raise self.fetch_error(error, "collate", index=index, row=row, position=task.position + row, explanation=text) from error
-
-    def _default_collate(self, samples: Any) -> Any:
-        return default_collate(samples)
-
-    def _odd_one(self, samples: list[Any]) -> tuple[int, str] | None:
-        """The sample a collate error is about, and how it differs; None where that cannot be told."""
-        try:
-            odd = _differing(samples)
-            if odd is None and self.config.collate_fn is default_collate:
-                odd = next(((row, "it cannot be collated even alone") for row, sample in enumerate(samples) if not _collates(sample)), None)
-        except RecursionError:
-            return None
-        return odd
 
 
 class MapFetcher:
@@ -267,7 +53,7 @@ class MapFetcher:
         self._seeds = seeds
         self._journal = journal
         self._pid = os.getpid()
-        self._source, self._get_many = _ways_to_fetch(dataset)
+        self._source, self._get_many = ways_to_fetch(dataset)
         self._gather = gather_of(dataset) if maker.may_write_rows else None
         self._asks = "__getitem__" if self._get_many is None else "__getitems__"
         self._none_is_bad = maker.may_write_rows or config.forgive
@@ -532,10 +318,10 @@ class MapFetcher:
 
     def _load_rows(self, task: Task, began: int) -> Outcome:
         """Large rows are written at once, so that their memory serves the next sample; small ones together at the end."""
-        rows = _RowByRow(self._maker, task)
+        rows = RowByRow(self._maker, task)
         try:
             _, failures = self._fetch_each(task, rows.keep)
-        except (Irregular, _NoRows):
+        except (Irregular, NoRows):
             if not task.whole:
                 return Bounce()
             samples, failures = self._fetch_each(task)
@@ -598,144 +384,3 @@ class MapFetcher:
         except Irregular:
             return False  # torch's own collate has the last word
         return True
-
-
-class _RowByRow:
-    """Takes a task's samples as they come: large rows are written at once, small ones (and those that are no rows) are kept."""
-
-    def __init__(self, maker: SampleMaker, task: Task) -> None:
-        self._maker = maker
-        self._task = task
-        self.layout: RowLayout | None = None
-        self.kept: list[Any] | None = None
-        self.write_ns = 0
-        self._rows: list[torch.Tensor] = []
-
-    def keep(self, number: int, sample: Any) -> None:
-        if self.layout is None and self.kept is None:
-            self.layout = self._maker.layout_of(sample, self._task.batch_rows)
-            if self.layout is None and not self._task.whole:
-                raise _NoRows
-            if self.layout is None or self.layout.row_bytes < LARGE_ROW_BYTES:
-                self.kept = [None] * len(self._task.indices)
-            else:
-                self._rows = self._maker.rows_of(self._task, self.layout, self._task.first_row, len(self._task.indices))
-        if self.kept is not None:
-            self.kept[number] = sample
-            return
-        assert self.layout is not None
-        began = time.perf_counter_ns()
-        write_sample(self.layout, self._rows, number, sample)
-        self.write_ns += time.perf_counter_ns() - began
-
-
-class _NoRows(Exception):
-    """The first sample of a task has no row layout."""
-
-
-def none_error(which: str) -> BadSample:
-    return BadSample(f'{which} is None, which is no sample; only a collate_fn of your own, under on_bad_sample="raise", gets to see it')
-
-
-def fetches_many(dataset: Any) -> bool:
-    """Whether the data set is asked for whole batches."""
-    return _ways_to_fetch(dataset)[1] is not None
-
-
-def _ways_to_fetch(dataset: Any) -> tuple[Any, Callable[[Any], Any] | None]:
-    """What gives sample i for [i], and __getitems__ where there is one. A plain Subset of a data set without it only loops: we loop
-    ourselves, so that each sample has its own seed, deadline and error."""
-    many = getattr(dataset, "__getitems__", None)
-    if type(dataset) is Subset and not callable(getattr(dataset.dataset, "__getitems__", None)):
-        return _Part(_ways_to_fetch(dataset.dataset)[0], dataset.indices), None
-    return dataset, many if callable(many) else None
-
-
-class _Part:
-    """A Subset's samples by their number in it."""
-
-    def __init__(self, source: Any, indices: Any) -> None:
-        self._source = source
-        self._indices = indices
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._source[self._indices[index]]
-
-
-def _same_order(node: Any, sample: Any) -> bool:
-    """A dict of another key order makes a batch of another key order."""
-    if not hasattr(node, "children"):
-        return True
-    if node.keys is not None and tuple(sample) != node.keys:
-        return False
-    parts = sample.values() if node.keys is not None else sample
-    return all(map(_same_order, node.children, parts))
-
-
-def _fits(layout: RowLayout, sample: Any) -> bool:
-    try:
-        columns = transpose(layout, [sample])
-    except Irregular:
-        return False
-    if not _same_order(layout.tree, sample):
-        return False
-    for leaf, column in zip(layout.leaves, columns, strict=True):
-        part = column[0]
-        if type(part) is torch.Tensor:
-            if part.dtype != leaf.dtype or part.shape != leaf.shape:
-                return False
-        elif not isinstance(part, leaf.python_type) or getattr(part, "shape", ()) != leaf.shape:
-            return False
-    return True
-
-
-def _collates(sample: Any) -> bool:
-    try:
-        default_collate([sample])
-    except Exception:
-        return False
-    return True
-
-
-def _differing(samples: list[Any]) -> tuple[int, str] | None:
-    """The first sample that differs from the first one in structure, and how; None where none does."""
-    if not samples:
-        return None
-    first = _outline(samples[0])
-    for row, sample in enumerate(samples):
-        if sample is None:
-            return row, "it is None"
-        outline = _outline(sample)
-        if outline != first:
-            return row, f"it is {outline}, but the batch's first sample is {first}"
-    return None
-
-
-def _outline(sample: Any, depth: int = 8) -> str:
-    """A sample's structure in a few words: types, dtypes, shapes."""
-    if not depth:
-        return "…"
-    if isinstance(sample, torch.Tensor):
-        return f"tensor {str(sample.dtype).removeprefix('torch.')}{list(sample.shape)}"
-    if hasattr(sample, "dtype") and hasattr(sample, "shape"):
-        return f"{type(sample).__name__} {sample.dtype}{list(sample.shape)}"
-    if isinstance(sample, dict):
-        return "{" + ", ".join(f"{shown(key)}: {_outline(part, depth - 1)}" for key, part in sample.items()) + "}"
-    if isinstance(sample, (tuple, list)):
-        return f"{type(sample).__name__}(" + ", ".join(_outline(part, depth - 1) for part in sample) + ")"
-    return type(sample).__name__
-
-
-def _index_at(indices: Any, number: int) -> Any:
-    try:
-        return indices[number]
-    except (TypeError, IndexError, KeyError):
-        return None
-
-
-def few(indices: Any) -> str:
-    """Some of the indices of a batch, for a message."""
-    if not isinstance(indices, (list, array)):
-        return shown(indices)
-    some = ", ".join(map(shown, indices[:8]))
-    return f"[{some}, … {len(indices):,} in all]" if len(indices) > 8 else f"[{some}]"

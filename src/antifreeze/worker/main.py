@@ -54,11 +54,13 @@ from antifreeze.torch_private import numpy_seed, seed_datapipe, set_worker_info,
 from antifreeze.worker.awaiting import AsyncMapFetcher, map_fetcher_for
 from antifreeze.worker.effort import Effort
 from antifreeze.worker.failure import Failure
-from antifreeze.worker.fetch import Bounce, FetchConfig, FetchError, MapFetcher, Packed, Rows, SampleMaker, Task
+from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.journal import Journal, JournalRow, Stage, Word
+from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.seeding import SampleSeeds, Seeds, global_generators
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
+from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Packed, Rows, Task
 
 STACK_SIGNAL = LAST_SIGNAL - 7
 """On it a worker's faulthandler writes the stacks of all threads."""

@@ -24,9 +24,10 @@ from antifreeze.plan.stream_plan import StreamProgress
 from antifreeze.slots.layout import Irregular
 from antifreeze.torch_private import swap_worker_info
 from antifreeze.worker.failure import Failure
-from antifreeze.worker.fetch import FetchConfig, FetchError, Outcome, Rows, SampleMaker, Task, none_error
 from antifreeze.worker.journal import ALL_ROWS, JournalRow, Stage, Word
+from antifreeze.worker.making import SampleMaker, none_error
 from antifreeze.worker.seeding import Seeds
+from antifreeze.worker.task import FetchConfig, FetchError, Outcome, Rows, Task
 
 _INDEX = int(Word.INDEX)
 _NEXT = "__next__ of the iterable data set"

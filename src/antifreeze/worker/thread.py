@@ -18,10 +18,11 @@ from antifreeze.channel.messages import Collated, OpenStream, Ready, Work
 from antifreeze.slots.arena import Arena
 from antifreeze.torch_private import collate_in_thread, enter_worker_thread, leave_worker_thread
 from antifreeze.worker.effort import Effort, ThreadEffort
-from antifreeze.worker.fetch import FetchConfig, Outcome, Packed, SampleMaker, Task
 from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.main import Worker, WorkerSpec
+from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.slot_writer import SlotWriter
+from antifreeze.worker.task import FetchConfig, Outcome, Packed, Task
 from antifreeze.worker.turns import Of, ThreadSeeds, Turns
 
 

@@ -1,0 +1,33 @@
+"""How a map-style data set is asked for its samples: one by one, or all of a task in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import Subset
+
+
+def fetches_many(dataset: Any) -> bool:
+    """Whether the data set is asked for whole batches."""
+    return ways_to_fetch(dataset)[1] is not None
+
+
+def ways_to_fetch(dataset: Any) -> tuple[Any, Callable[[Any], Any] | None]:
+    """What gives sample i for [i], and __getitems__ where there is one. A plain Subset of a data set without it only loops: we loop
+    ourselves, so that each sample has its own seed, deadline and error."""
+    many = getattr(dataset, "__getitems__", None)
+    if type(dataset) is Subset and not callable(getattr(dataset.dataset, "__getitems__", None)):
+        return _Part(ways_to_fetch(dataset.dataset)[0], dataset.indices), None
+    return dataset, many if callable(many) else None
+
+
+class _Part:
+    """A Subset's samples by their number in it."""
+
+    def __init__(self, source: Any, indices: Any) -> None:
+        self._source = source
+        self._indices = indices
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._source[self._indices[index]]
