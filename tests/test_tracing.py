@@ -117,7 +117,8 @@ def test_a_profiler_alone_sees_the_stages_and_without_one_nothing_is_recorded(mo
     assert {"antifreeze: next batch", "antifreeze: wait for workers", "antifreeze: hand over"} <= {
         event.key for event in profiler.key_averages()
     }
-    monkeypatch.setattr("antifreeze.delivery.iterator.Stage", None)  # whoever opens a stage now fails
+    for module in ("iterator", "stages"):
+        monkeypatch.setattr(f"antifreeze.delivery.{module}.Stage", None)  # whoever opens a stage now fails
     run(num_workers=1)
     run(num_workers=0)
 

@@ -80,6 +80,7 @@ class Flights:
         self._ledger = ledger
         self._options = options
         self._ranks = ranks
+        self.inline = False  # batches are loaded when they are asked for: nothing is given out
         self.static = False  # every batch has its own worker
         self.whole_only = whole_only  # earlier batches were no rows
         self._tickets = 0

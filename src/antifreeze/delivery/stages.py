@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from torch.profiler import record_function
@@ -32,3 +33,13 @@ class Stage:
         if spans.active is not None:
             took_ns = time.perf_counter_ns() - self._began_ns
             spans.active.add(os.getpid(), spans.THE_LOOP, self._name, self._began_ns, took_ns, **self._args)
+
+
+def in_stage(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, shown as a stage."""
+
+    def staged(*args: Any) -> Any:
+        with Stage(name):
+            return call(*args)
+
+    return staged

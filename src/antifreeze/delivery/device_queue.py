@@ -1,0 +1,58 @@
+"""Batches that were sent to the device before the loop asks for them.
+
+    next() ──▶ the one that was sent last time ──▶ the user
+         └───▶ the one after it is sent now, where it is loaded: its copy is under way while the loop computes
+
+`state_dict` speaks of what the loop has got, so each batch that was sent carries the position after it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from antifreeze.delivery.device import AHEAD, DeviceFeed, Sent
+from antifreeze.delivery.position import Cursor
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """In the place of a batch that was drawn ahead: its error, raised when its turn comes."""
+
+    error: Exception
+
+
+class DeviceQueue:
+    def __init__(self, feed: DeviceFeed, cursor: Cursor) -> None:
+        self.feed = feed
+        self._cursor = cursor
+        self._ahead: deque[Sent] = deque()
+
+    def new_epoch(self) -> None:
+        self._ahead.clear()
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._ahead.clear()
+        self.feed.close()
+
+    def next(self, next_on_host: Callable[[], Any], is_ready: Callable[[], bool]) -> Any:
+        """`is_ready`: whether the next batch on the host is there already."""
+        sent = self._ahead.popleft() if self._ahead else self._send(next_on_host)
+        while len(self._ahead) < AHEAD and is_ready():
+            self._ahead.append(self._send(next_on_host))
+        self._cursor.shown = sent.position
+        if isinstance(sent.batch, _Raised):
+            raise sent.batch.error
+        return self.feed.hand_out(sent)
+
+    def _send(self, next_on_host: Callable[[], Any]) -> Sent:
+        try:
+            batch = next_on_host()
+        except Exception as error:
+            if isinstance(error, StopIteration):
+                raise
+            return Sent(_Raised(error), None, (self._cursor.delivered, self._cursor.streams))
+        return self.feed.send(batch, (self._cursor.delivered, self._cursor.streams))

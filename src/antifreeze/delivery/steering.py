@@ -1,0 +1,123 @@
+"""num_workers="auto" in one iterator: what the autopilot decides is taken up between two batches, by workers or in the loop's own process.
+
+1. Batches are loaded here while workers come up, and wherever that is faster; the bytes are the same.
+2. A batch that cannot be loaded here is left to a worker, whose error is the one that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from antifreeze.delivery.autopilot import Autopilot
+from antifreeze.delivery.flights import Flights
+from antifreeze.delivery.job import Job, Seeding
+from antifreeze.delivery.ledger import Ledger
+from antifreeze.delivery.local_pool import LocalPool
+from antifreeze.delivery.traps import Traps
+from antifreeze.errors import WorkerStartFailed
+from antifreeze.supervisor.pool import Pool
+from antifreeze.tuning.decide import INLINE, Kind, Setting
+
+
+class NotHere(Exception):
+    """A batch that could not be loaded in this process."""
+
+
+class Steering:
+    def __init__(self, auto: Autopilot, flights: Flights, job: Job, ledger: Ledger, traps: Traps) -> None:
+        self.auto = auto
+        self._flights = flights
+        self._job = job
+        self._ledger = ledger
+        self._traps = traps
+        self._local: LocalPool | None = None  # what loads in this process
+        flights.inline = auto.may_inline  # until workers are there
+
+    def __repr__(self) -> str:
+        return f"<Steering: {'inline' if self._flights.inline else f'{self._flights.workers} workers'} now, {self.auto!r}>"
+
+    @property
+    def _pool(self) -> Pool:
+        pool = self._flights.pool
+        assert isinstance(pool, Pool)
+        return pool
+
+    def new_epoch(self) -> None:
+        auto, pool = self.auto, self._pool
+        self._local = None
+        auto.new_epoch()
+        self._flights.inline = auto.may_inline and (auto.setting == INLINE or not pool.ready)
+        if self._flights.inline:
+            self._ask_for(pool, auto.setting)
+
+    def steer(self, now_ns: int) -> None:
+        """Between two batches, now and then: what has been measured, and what follows."""
+        auto, pool = self.auto, self._pool
+        if self._flights.inline:
+            pool.look_after()
+        if pool.growth_failed is not None:
+            auto.cannot(Setting(auto.kind, max(1, pool.size + 1)), pool.growth_failed)
+            pool.growth_failed, auto.setting = None, auto.tuner.home
+            self._ask_for(pool, auto.setting)
+        self._take_up(pool)
+        in_force = INLINE if self._flights.inline else Setting(auto.kind, self._flights.workers)
+        if in_force != auto.setting:
+            self._ask_for(pool, auto.setting)
+            auto.look_soon(now_ns)  # those that were asked for are on their way
+            return
+        decision = auto.look(now_ns, in_force)
+        if decision is not None and decision.setting != in_force:
+            self._ask_for(pool, decision.setting)
+            self._take_up(pool)
+
+    def _ask_for(self, pool: Pool, setting: Setting) -> None:
+        """Workers for `setting`: more come up while what is there goes on."""
+        if setting.kind is not Kind.INLINE:
+            if not pool.size:
+                self._job.look_for_traps(self._traps, setting.workers)
+            if pool.size < setting.workers:
+                pool.resize(setting.workers)
+
+    def _take_up(self, pool: Pool) -> None:
+        """The setting that was decided on, once its workers are there; those that are too many go."""
+        auto, flights = self.auto, self._flights
+        setting, before = auto.setting, (flights.inline, flights.workers)
+        if setting == INLINE:
+            flights.inline = True
+        elif pool.size and pool.ready >= min(setting.workers, pool.size):
+            flights.workers, flights.inline = setting.workers, False
+            if pool.size > setting.workers:
+                pool.resize(setting.workers)
+        if before != (flights.inline, flights.workers):
+            auto.changed(len(flights.in_flight))
+            if not flights.inline:
+                flights.go_on()
+        elif setting == INLINE == auto.tuner.home and pool.size and not pool.state.batches:
+            pool.resize(0)
+
+    def load_inline(self, load: Callable[[LocalPool], Any]) -> tuple[Any] | None:
+        """The next batch, as `load` makes it here, with one thread as in a worker; None where a worker has to."""
+        auto, flights, pool = self.auto, self._flights, self._pool
+        if self._local is None:
+            cursor = flights.cursor
+            seeding = Seeding(cursor.base_seed, cursor.epoch, cursor.shared_seed)
+            self._local = self._job.local_pool(seeding, pool.ring, self._ledger)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return (load(self._local),)
+        except NotHere as problem:
+            auto.forbid_inline(f"loading in the loop failed ({problem}), and a worker may be what it takes")
+        finally:
+            torch.set_num_threads(threads)
+        auto.setting, flights.inline = auto.tuner.home, False
+        self._ask_for(pool, auto.setting)
+        flights.workers = auto.setting.workers
+        auto.changed(0)
+        if not pool.size:
+            raise WorkerStartFailed(f"no worker could be started: {pool.growth_failed}")
+        flights.go_on()
+        return None
