@@ -25,7 +25,7 @@ from antifreeze.worker.awaiting import awaits
 from antifreeze.worker.main import WorkerSpec
 from antifreeze.worker.task import FetchConfig
 from antifreeze.worker.turns import Usage
-from antifreeze.worker.ways import fetches_many
+from antifreeze.worker.ways import fetches_many, takes_parts
 
 LOOK_AHEAD = 64
 
@@ -112,7 +112,7 @@ class Job:
             auto_collation=self.auto_collation,
             fetches_many=many,
             together=self.options.concurrency if self.is_map and awaits(self.dataset) else 1,
-            splits=self.is_map and self.collate_fn is default_collate and self.auto_collation and not many,
+            splits=self.is_map and self.collate_fn is default_collate and self.auto_collation and takes_parts(self.dataset),
             in_order=loader.in_order,
             batch_rows=loader.batch_size if self.auto_collation else 1,
             prefetch_factor=loader.prefetch_factor or 2,

@@ -76,6 +76,8 @@ class MapFetcher:
             gathered = self._gather_rows(self._gather, task, began)
             if gathered is not None:
                 return gathered
+            if self._get_many is not None and not task.whole:
+                return Bounce()  # __getitems__ is promised whole batches
         if self._get_many is not None:
             try:
                 many = self._fetch_many(task)
@@ -159,7 +161,9 @@ class MapFetcher:
     def is_plain(self) -> bool:
         """Samples are asked for and collated, and nothing of that was seen to use a random number."""
         maker, seeds = self._maker, self._seeds
-        if not self._config.auto_collation or self._gather is not None or (maker.may_write_rows and maker.rows_pay):
+        if not self._config.auto_collation or (maker.may_write_rows and maker.rows_pay):
+            return False
+        if self._gather is not None and self._gather.layout() is not None:
             return False
         each = self._get_many is None
         return (not each or seeds.samples_need_none()) and ((each and maker.may_write_rows) or seeds.batches_need_none())

@@ -1,42 +1,50 @@
-"""Data sets that are arrays: the rows of a batch in one call, no sample is made.
+"""Data sets whose rows are known: those of a batch in one call, no sample is made.
 
-1. TensorDataset, a tensor, a numpy array or memmap, and plain Subsets of these, each exactly of that type: then no code of the
-   user's takes part, and what default_collate would make of the samples is known.
+    indices of the data set ── maps of its Subsets ──▶ rows of the source ──▶ columns of a slot
+
+1. TensorDataset, a tensor, a numpy array or memmap, a Hugging Face data set, and plain Subsets of these, each exactly of that type: then
+   no code of the user's takes part, and what default_collate would make of the samples is known.
 2. Whatever could come out otherwise (a key that is no int, a row that is not there, grad, other dtypes) is not gathered: the data
-   set is asked, sample by sample, and its answer or its error stands.
-3. The arrays are looked at anew for every batch: the user may have put others in their place.
+   set is asked, and its answer or its error stands.
+3. The source is looked at anew for every batch: the user may have put something else in its place.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import Subset, TensorDataset
 
 from antifreeze.slots.layout import RowLayout, learn
+from antifreeze.worker.hugging_face import TableRows, is_hugging_face, may_gather
+
+
+class Source(Protocol):
+    """What rows are gathered from."""
+
+    def layout(self) -> RowLayout | None:
+        """Of the rows as they are now; None where they cannot be gathered."""
+
+    def write(self, chosen: torch.Tensor, columns: Sequence[torch.Tensor]) -> bool:
+        """Into the columns, in place; False where a row is not there."""
 
 
 class Gather:
     """The rows of `source`, whose samples the data set gives under its own indices after mapping them through `maps`."""
 
-    def __init__(self, source: Any, maps: list[Sequence[int]]) -> None:
+    def __init__(self, source: Source, maps: list[Sequence[int]]) -> None:
         self._source = source
         self._maps = maps
-        self._kinds: list[Any] | None = None
-        self._layout: RowLayout | None = None
 
     def layout(self) -> RowLayout | None:
-        """Of the rows as they are now; None where they cannot be gathered."""
-        arrays = self._arrays()
-        kinds = [(type(each), each.dtype, each.shape[1:]) for each in arrays]
-        if kinds != self._kinds or not all(map(_is_plain, arrays)):
-            self._kinds = kinds
-            self._layout = self._learn(arrays)
-        return self._layout
+        return self._source.layout()
+
+    def write(self, chosen: torch.Tensor, columns: Sequence[torch.Tensor]) -> bool:
+        return self._source.write(chosen, columns)
 
     def choose(self, indices: Any) -> torch.Tensor | None:
         """The rows of the source that these indices mean; None where the data set itself must be asked."""
@@ -56,14 +64,30 @@ class Gather:
                 return None
         return torch.frombuffer(indices, dtype=torch.int64) if indices else None
 
+
+class ArrayRows:
+    """Of a TensorDataset, a tensor or an array."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._kinds: list[Any] | None = None
+        self._layout: RowLayout | None = None
+
+    def layout(self) -> RowLayout | None:
+        arrays = self._arrays()
+        kinds = [(type(each), each.dtype, each.shape[1:]) for each in arrays]
+        if kinds != self._kinds or not all(map(_is_plain, arrays)):
+            self._kinds = kinds
+            self._layout = self._learn(arrays)
+        return self._layout
+
     def write(self, chosen: torch.Tensor, columns: Sequence[torch.Tensor]) -> bool:
-        """Into the columns, in place; False where a row is not there."""
         try:
             for each, column in zip(self._arrays(), columns, strict=True):
                 if isinstance(each, torch.Tensor):
                     torch.index_select(each, 0, chosen, out=column)
                 else:
-                    np.take(each, chosen.numpy(), axis=0, out=column.numpy())
+                    _take(each, chosen.numpy(), column.numpy())
         except (IndexError, RuntimeError):
             return False
         return True
@@ -89,8 +113,21 @@ def gather_of(dataset: Any) -> Gather | None:
             return None
         maps.append(dataset.indices)
         dataset = dataset.dataset
+    if is_hugging_face(dataset):
+        return Gather(TableRows(dataset), maps) if may_gather(dataset) else None
     known = type(dataset) in (TensorDataset, torch.Tensor, np.ndarray, np.memmap)
-    return Gather(dataset, maps) if known and (type(dataset) is TensorDataset or dataset.ndim > 0) else None
+    return Gather(ArrayRows(dataset), maps) if known and (type(dataset) is TensorDataset or dataset.ndim > 0) else None
+
+
+def _take(each: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
+    """Raises IndexError where a row is not there. (numpy's own check costs a second copy of all rows; and it would first copy an array
+    that is not in order, all of it.)"""
+    if rows.min() < -len(each) or rows.max() >= len(each):
+        raise IndexError
+    if each.flags.c_contiguous and each.flags.aligned:
+        np.take(each, rows, axis=0, out=out, mode="wrap")
+    else:
+        np.copyto(out, each[rows])
 
 
 def _is_plain(each: Any) -> bool:

@@ -7,10 +7,17 @@ from typing import Any
 
 from torch.utils.data import Subset
 
+from antifreeze.worker.gather import gather_of
+
 
 def fetches_many(dataset: Any) -> bool:
     """Whether the data set is asked for whole batches."""
     return ways_to_fetch(dataset)[1] is not None
+
+
+def takes_parts(dataset: Any) -> bool:
+    """Whether part of a batch may be asked for: __getitems__ is promised whole batches, but where rows are gathered it is not called."""
+    return not fetches_many(dataset) or gather_of(dataset) is not None
 
 
 def ways_to_fetch(dataset: Any) -> tuple[Any, Callable[[Any], Any] | None]:
