@@ -1,6 +1,6 @@
-"""What supervision costs: `python benchmarks/supervision.py` (about 3 minutes, on a machine that does nothing else).
+"""What supervision costs: `python benchmarks/supervision.py` (about 4 minutes, on a machine that does nothing else).
 
-The same loader with and without what it watches with, in turns, each time in a fresh process. What is taken away for "without":
+The same loader with and without what it watches with. What is taken away for "without":
 
     in the worker   the journal: every line of worker/fetch.py that writes the row, the index or the count of a sample, and the stages
     in the parent   deadlines, stall reports, looks at the workers' memory
@@ -8,7 +8,14 @@ The same loader with and without what it watches with, in turns, each time in a 
 The rest cannot be taken away without another design: that workers have a pidfd in the same epoll as their socket, and that the parent
 knows who holds which task, is how batches come at all.
 
-Beside the rate stands the CPU time of parent and workers together per sample: on a machine that is not quiet only that one can be read.
+Two per cent are less than this machine's mood changes within a second, so both stand ready at once, each in a process of its own, and
+load in short turns (the one that is not loading sleeps):
+
+    pair 1    with │▇ ▇ ▇ ▇ …      a turn: some batches to get going, then TURN_S that count
+           without │ ▇ ▇ ▇ ▇…      a ratio: one turn of "with" by the turns of "without" before and after it
+    pair 2    …                    a pair: its own processes, because where memory lands moves the rate of a process for its whole life
+
+The figure is the median over all ratios, with the interval that holds the true median 95 times in 100.
 """
 
 from __future__ import annotations
@@ -16,12 +23,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import re
-import resource
+import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -29,8 +37,11 @@ import machine
 from runs import HERE, measuring_environment
 from table import render
 
-ONE_LIMIT_S = 120.0
+TURN_S = 0.25
+WARM_BATCHES = 8
+ANSWER_LIMIT_S = 60.0
 _JOURNAL_LINE = re.compile(r"^(\s*)(self\._journal\.)?words\[(_ROW|_INDEX|_SAMPLES|_IS_TEXT|Word\.\w+)\] \+?= .*$", re.MULTILINE)
+_JOURNAL_IN_LOOP = re.compile(r"for words\[row_word\], index in enumerate\(place, task\.first_row\)")
 
 
 def take_supervision_away() -> dict[str, Any]:
@@ -39,8 +50,11 @@ def take_supervision_away() -> dict[str, Any]:
     assert spec is not None and spec.origin is not None and spec.loader is not None
     with open(spec.origin) as file:
         source, cut = _JOURNAL_LINE.subn(r"\1pass", file.read())
-    if cut < 3:
-        raise SystemExit(f"worker/fetch.py has changed: only {cut} lines that write to the journal were found")
+    source, in_loop = _JOURNAL_IN_LOOP.subn("for index in place", source)
+    if cut < 3 or not in_loop:
+        raise SystemExit(
+            f"worker/fetch.py has changed: {cut} lines that write to the journal were found, {in_loop} in the loop over samples"
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules["antifreeze.worker.fetch"] = module
     exec(compile(source, spec.origin, "exec"), module.__dict__)
@@ -48,10 +62,15 @@ def take_supervision_away() -> dict[str, Any]:
     from antifreeze.supervisor.pool import Pool
     from antifreeze.worker.journal import JournalRow
 
-    JournalRow.stage = lambda self, stage: None  # type: ignore[method-assign]
-    JournalRow.at_key = lambda self, row, key: None  # type: ignore[method-assign]
-    Pool._check_deadlines = lambda self: None  # type: ignore[method-assign]
-    Pool.look_at_memory = lambda self: False  # type: ignore[method-assign]
+    for owner, name, answer in (
+        (JournalRow, "stage", None),
+        (JournalRow, "at_key", None),
+        (Pool, "_check_deadlines", None),
+        (Pool, "look_at_memory", False),
+    ):
+        if not callable(getattr(owner, name, None)):
+            raise SystemExit(f"{owner.__name__} has no {name} any more: say here what is to be taken away instead")
+        setattr(owner, name, lambda *_, answer=answer: answer)
     return {"stall_report_s": None, "sample_timeout_s": None}
 
 
@@ -114,79 +133,107 @@ WORKLOADS: dict[str, tuple[Callable[[int], Any], int, int, Any]] = {
 }
 
 
-def cpu_s() -> float:
-    """Of this process and the children that have ended."""
-    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in both)
-
-
-def measure(workload: str, supervised: bool, seconds: float, workers: int) -> tuple[float, float]:
-    """Samples per second, the first second not counted; and CPU microseconds per sample."""
+def serve(workload: str, supervised: bool, workers: int) -> None:
+    """One line in, one turn, one line out: samples per second. No line any more: the end."""
     options = {} if supervised else take_supervision_away()
     from antifreeze import DataLoader
 
     make, count, batch_size, collate_fn = WORKLOADS[workload]
     loader = DataLoader(make(count), batch_size, num_workers=workers, collate_fn=collate_fn, **options)
-    began_s, cpu_before_s = time.perf_counter(), cpu_s()
-    batches = delivered = 0
-    counted_from_s = None
-    for _ in loader:
-        now_s = time.perf_counter()
-        delivered += 1
-        if counted_from_s is None:
-            counted_from_s = now_s if now_s - began_s > 1.0 else None
-            continue
-        batches += 1
-        if now_s - counted_from_s > seconds:
-            break
-    assert counted_from_s is not None, "the epoch was over before anything could be counted"
-    rate = batches * batch_size / (time.perf_counter() - counted_from_s)
+    batches = iter(loader)
+    next(batches)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        for _ in range(WARM_BATCHES):
+            next(batches)
+        began_s = now_s = time.perf_counter()
+        counted = 0
+        while now_s - began_s < TURN_S:
+            next(batches)
+            counted += 1
+            now_s = time.perf_counter()
+        print(counted * batch_size / (now_s - began_s), flush=True)
     loader.close()
-    return rate, (cpu_s() - cpu_before_s) * 1e6 / (delivered * batch_size)
 
 
-def measure_apart(workload: str, supervised: bool, seconds: float, workers: int) -> tuple[float, float]:
-    command = [sys.executable, str(HERE / "supervision.py"), "--one", json.dumps([workload, supervised, seconds, workers])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=ONE_LIMIT_S, env=measuring_environment(), check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{workload}, {'with' if supervised else 'without'}: the measurement failed\n{done.stderr}")
-    rate, cpu_us = json.loads(done.stdout.splitlines()[-1])
-    return rate, cpu_us
+class Contender:
+    """A process that loads when it is asked to."""
+
+    def __init__(self, workload: str, supervised: bool, workers: int) -> None:
+        command = [sys.executable, str(HERE / "supervision.py"), "--serve", json.dumps([workload, supervised, workers])]
+        self._name = f"{workload}, {'with' if supervised else 'without'}"
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=measuring_environment()
+        )
+        self._answer()
+
+    def turn(self) -> float:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        return float(self._answer())
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        there, _, _ = select.select([self._process.stdout], [], [], ANSWER_LIMIT_S)
+        line = self._process.stdout.readline() if there else ""
+        if not line:
+            self._process.kill()
+            raise SystemExit(f"{self._name}: the measurement {'failed' if there else f'gave no answer in {ANSWER_LIMIT_S:.0f} s'}")
+        return line
+
+    def end(self) -> None:
+        self._process.communicate(timeout=ANSWER_LIMIT_S)
 
 
-def compare(workload: str, rounds: int, seconds: float, workers: int) -> list[str]:
-    """In turns, each round beginning with the other one; what counts is the median over rounds of with ÷ without."""
-    turns = []
-    for number in range(rounds):
-        turn = {supervised: measure_apart(workload, supervised, seconds, workers) for supervised in (number % 2 == 0, number % 2 == 1)}
-        turns.append(turn)
-        print(f"{workload}, round {number + 1}: {turn[True][0]:,.0f} with, {turn[False][0]:,.0f} without", file=sys.stderr, flush=True)
-    rates, cpu = [turn[True][0] / turn[False][0] - 1 for turn in turns], [turn[True][1] / turn[False][1] - 1 for turn in turns]
+def compare(workload: str, pairs: int, turns: int, workers: int) -> list[str]:
+    ratios: list[float] = []
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(pairs):
+        order = (True, False) if number % 2 else (False, True)  # who is started second has other memory
+        contenders = {supervised: Contender(workload, supervised, workers) for supervised in order}
+        before = contenders[False].turn()
+        for _ in range(turns):
+            rate, after = contenders[True].turn(), contenders[False].turn()
+            ratios.append(2 * rate / (before + after) - 1)
+            rates[True].append(rate)
+            rates[False].append(after)
+            before = after
+        for contender in contenders.values():
+            contender.end()
+        print(f"{workload}, pair {number + 1}: {median(ratios[-turns:]):+.1%}", file=sys.stderr, flush=True)
+    low, high = interval_of_median(ratios)
     return [
         workload,
-        f"{median(turn[True][0] for turn in turns):,.0f}",
-        f"{median(turn[False][0] for turn in turns):,.0f}",
-        f"{median(rates):+.1%} ({min(rates):+.1%} to {max(rates):+.1%})",
-        f"{median(cpu):+.1%} ({min(cpu):+.1%} to {max(cpu):+.1%})",
+        f"{median(rates[True]):,.0f}",
+        f"{median(rates[False]):,.0f}",
+        f"{median(ratios):+.1%}",
+        f"{low:+.1%} to {high:+.1%}",
     ]
+
+
+def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
+    """Whatever their distribution: the number of values below the median is binomial, 1.96 of its deviations to either side are 95 %."""
+    ordered, reach = sorted(values), 0.98 * len(values) ** 0.5
+    middle = (len(ordered) - 1) / 2
+    return ordered[max(0, math.floor(middle - reach))], ordered[min(len(ordered) - 1, math.ceil(middle + reach))]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--pairs", type=int, default=6, help="processes of either kind")
+    parser.add_argument("--turns", type=int, default=12, help="of each of them")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--markdown", action="store_true", help="the table as Markdown")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.one:
-        print(json.dumps(measure(*json.loads(args.one))))
+    if args.serve:
+        serve(*json.loads(args.serve))
         return 0
     where = machine.description()
-    lines = [compare(workload, args.rounds, args.seconds, args.workers) for workload in args.workloads]
+    lines = [compare(workload, args.pairs, args.turns, args.workers) for workload in args.workloads]
     print(*where, sep="\n")
-    print(render(["samples/s", "with supervision", "without", "rate (rounds)", "CPU per sample (rounds)"], lines, args.markdown))
+    print(render(["samples/s", "with supervision", "without", "difference", "95 % interval"], lines, args.markdown))
     return 0
 
 
