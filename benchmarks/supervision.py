@@ -59,13 +59,14 @@ def take_supervision_away() -> dict[str, Any]:
     sys.modules["antifreeze.worker.fetch"] = module
     exec(compile(source, spec.origin, "exec"), module.__dict__)
 
+    from antifreeze.supervisor.deadlines import Deadlines
     from antifreeze.supervisor.pool import Pool
     from antifreeze.worker.journal import JournalRow
 
     for owner, name, answer in (
         (JournalRow, "stage", None),
         (JournalRow, "at_key", None),
-        (Pool, "_check_deadlines", None),
+        (Deadlines, "check", None),
         (Pool, "look_at_memory", False),
     ):
         if not callable(getattr(owner, name, None)):

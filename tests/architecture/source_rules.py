@@ -33,8 +33,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
 
 PURE_FILES = (
     "supervisor/state.py",
-    "supervisor/policy.py",
+    "supervisor/tasks.py",
+    "supervisor/exchange.py",
+    "supervisor/desk.py",
+    "supervisor/losses.py",
     "supervisor/hedging.py",
+    "supervisor/races.py",
+    "supervisor/policy.py",
     "verdict.py",
     "tuning/decide.py",
     "doctor/findings*",

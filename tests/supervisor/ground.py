@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
-from antifreeze.supervisor.state import Action, FreeSlot, Gather, Phase, PoolState, Send, TakenBack, Task
+from antifreeze.supervisor.exchange import Action, FreeSlot, Gather, Send, TakenBack
+from antifreeze.supervisor.state import PoolState
+from antifreeze.supervisor.tasks import Phase, Task
 
 
 @dataclass
@@ -96,7 +98,7 @@ class Ground(RuleBasedStateMachine):
         for piece in action.pieces:
             rows = range(piece.first_row, piece.first_row + piece.rows)
             self.memory[slot].update({row: self.memory[piece.slot][row] for row in rows if row in self.memory[piece.slot]})
-        self.perform(self.state.gathered(action, slot))
+        self.perform(self.state.hedging.gathered(action, slot))
 
     def role(self, task: Task) -> str:
         return "lost" if task.number in self.lost else "hedge" if task.number in self.hedges else "task"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from antifreeze.supervisor.state import Ending, PoolState, Send, TakenBack, TaskEnded, WorkerGone
+from antifreeze.supervisor.exchange import Ending, Send, TakenBack, TaskEnded, WorkerGone
+from antifreeze.supervisor.state import PoolState
 
 SLOT = 70
 

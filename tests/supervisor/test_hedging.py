@@ -13,21 +13,10 @@ from torch.utils.data import Dataset
 
 from antifreeze import DataLoader
 from antifreeze.supervisor import watch
-from antifreeze.supervisor.hedging import Piece
+from antifreeze.supervisor.exchange import Ending, FreeSlot, Gather, RowFailed, Send, TakenBack, TaskEnded, WorkerBack, WorkerGone
 from antifreeze.supervisor.policy import LATE_AT_LEAST_S, LATE_SAMPLE, LATE_TASK, is_late
-from antifreeze.supervisor.state import (
-    Ending,
-    FreeSlot,
-    Gather,
-    Phase,
-    PoolState,
-    RowFailed,
-    Send,
-    TakenBack,
-    TaskEnded,
-    WorkerBack,
-    WorkerGone,
-)
+from antifreeze.supervisor.state import PoolState
+from antifreeze.supervisor.tasks import Phase, Piece
 
 from .tables import SLOT, Bad, discard, ended, gone, rows_done, state_of
 
@@ -54,9 +43,9 @@ def hedged(*, rows: int = 4, tasks: int = 1, workers: int = 3, forgive: bool = F
     """A batch in SLOT whose first task, of worker 0, runs a second time in slot HEDGE; and who runs it."""
     state = state_of(workers=workers, forgive=forgive)
     state.submit(0, SLOT, rows, tasks)
-    task = state.late_task([0])
+    task = state.hedging.late_task([0])
     assert task is not None
-    (send,) = state.hedge(task, HEDGE)
+    (send,) = state.hedging.begin(task, HEDGE)
     assert isinstance(send, Send)
     assert (send.task.first_row, send.task.rows, send.task.whole, send.task.slot) == (task.first_row, task.rows, task.whole, HEDGE)
     return state, send.worker
@@ -74,19 +63,19 @@ def parcel_done(state: PoolState, worker: int) -> list[object]:
 def test_nothing_to_hedge(workers: int, late: list[int], bound: int | None) -> None:
     state = state_of(workers=workers)
     state.submit(0, SLOT, 4, 1, worker=bound)
-    assert state.late_task(late) is None
+    assert state.hedging.late_task(late) is None
 
 
 def test_a_task_is_hedged_once_and_a_hedge_is_not_hedged() -> None:
     state, other = hedged()
-    assert state.late_task([0, other]) is None
+    assert state.hedging.late_task([0, other]) is None
 
 
 def test_the_oldest_batch_comes_first() -> None:
     state = state_of(workers=3)
     state.submit(0, SLOT, 4, 1)
     state.submit(1, SLOT + 1, 4, 1)
-    task = state.late_task([1, 0])
+    task = state.hedging.late_task([1, 0])
     assert task is not None
     assert task.batch == 0
 
@@ -113,7 +102,7 @@ def test_rows_of_two_slots_come_together_in_a_third() -> None:
     (gather,) = rows_done(state, other)
     assert gather == Gather(0, (Piece(SLOT, 2, 2), Piece(HEDGE, 0, 2)), (SLOT, HEDGE))
     assert isinstance(gather, Gather)
-    assert state.gathered(gather, 99) == [FreeSlot(HEDGE)]
+    assert state.hedging.gathered(gather, 99) == [FreeSlot(HEDGE)]
     assert (state.batches[0].phase, state.batches[0].slot) == (Phase.READY, 99)
     assert rows_done(state, 0) == [FreeSlot(SLOT)]
 
@@ -169,7 +158,7 @@ def test_what_was_not_begun_is_not_raced_any_more() -> None:
     number = state.workers[other].queue[0].number
     assert state.handle(TakenBack(other, (number,))) == [FreeSlot(HEDGE)]
     assert not state.workers[other].queue
-    assert state.late_task([0]) is not None
+    assert state.hedging.late_task([0]) is not None
 
 
 @pytest.mark.parametrize("forgive", [False, True])
@@ -178,7 +167,7 @@ def test_a_sample_that_outlasts_both_workers_is_bad_and_not_raced_for_ever(forgi
     number = state.workers[other].queue[0].number
     state.handle(WorkerGone(0, 0, 1, "overdue", final=True))
     state.handle(WorkerBack(0))
-    assert state.late_task([other]) is None
+    assert state.hedging.late_task([other]) is None
     state.handle(WorkerGone(other, number, 1, "overdue too", final=True))
     batch = state.batches[0]
     assert (batch.bad_rows if forgive else batch.errors) == {1: "overdue too"}
@@ -290,7 +279,7 @@ def test_with_persistent_workers_the_loser_comes_home_and_its_slot_too(held_up: 
         second = [batch[0][:, 0, 0].tolist() for batch in loader]
         assert first == second == [list(range(start, start + BATCH)) for start in range(0, COUNT, BATCH)]
         pool = loader._iterator.pool  # type: ignore[union-attr]
-        while pool.state._races.losers:
-            pool._drain(1)
+        while pool.state.desk.races.losers:
+            pool._ears.drain(1)
         assert not pool.ring._filling
         assert loader.report().restarts == 0

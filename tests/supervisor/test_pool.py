@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset
 from antifreeze import DataLoader
 from antifreeze.errors import LoaderTimeout, WorkerStartFailed
 from antifreeze.supervisor import crew as crew_module
-from antifreeze.supervisor import pool as module
+from antifreeze.supervisor import starting as module
 
 COUNT = 7
 HELD, DEADLY = 1, 3
@@ -196,7 +196,7 @@ def test_a_worker_that_cannot_be_ended_is_left_behind_and_nothing_is_lost(kind: 
     pool = first.pool
     worker = pool.crew.workers[0]
     assert worker.pid == held
-    pool._abandon(0, worker)
+    pool._replacing.abandon(0, worker)
     assert flat(first) == list(range(1, COUNT))
 
 

@@ -46,7 +46,7 @@ def wait_until_gone(pool: Pool, at_most: int) -> None:
     deadline = time.monotonic() + 20
     while len(pids(pool)) > at_most:
         assert time.monotonic() < deadline, pool
-        pool._drain(0.05)
+        pool._ears.drain(0.05)
 
 
 def expected() -> list[int]:
@@ -122,7 +122,7 @@ def test_a_worker_that_hangs_while_it_retires_is_ended_at_its_deadline() -> None
         while not dataset.flags[1]:
             time.sleep(0.01)
         stuck = next(number for number in range(2) if iterator.pool.crew.journal.row(number).read().index == 7)
-        iterator.pool._retire(stuck)
+        iterator.pool._replacing.retire(stuck)
         got += iterator
     assert sorted(torch.cat(got)[:, 0].tolist()) == [index for index in range(SAMPLES) if index != 7]
 

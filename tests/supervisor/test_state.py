@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from antifreeze.supervisor.state import Ending, Phase, RowFailed, Send, TakeBack, TakenBack, Task, TaskEnded
+from antifreeze.supervisor.exchange import Ending, RowFailed, Send, TakeBack, TakenBack, TaskEnded
+from antifreeze.supervisor.tasks import Phase, Task
 
 from .tables import SLOT, Bad, ended, places, rows_done, state_of
 

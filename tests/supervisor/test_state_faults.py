@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from antifreeze.supervisor.state import (
-    STRIKES,
-    WHOLE_BATCH,
-    Ending,
-    FreeSlot,
-    LeftOut,
-    Phase,
-    PoolState,
-    RowFailed,
-    Send,
-    TakeBack,
-    TakenBack,
-    WorkerBack,
-    WorkerGone,
-)
+from antifreeze.supervisor.exchange import Ending, FreeSlot, LeftOut, RowFailed, Send, TakeBack, TakenBack, WorkerBack, WorkerGone
+from antifreeze.supervisor.state import PoolState
+from antifreeze.supervisor.tasks import STRIKES, WHOLE_BATCH, Phase
 
 from .tables import SLOT, Bad, discard, ended, gone, places, rows_done, state_of
 
@@ -301,11 +289,11 @@ def test_a_stream_that_is_lost_at_the_same_item_again_comes_to_its_end_before_it
     state.submit(0, SLOT, 4, 1, stream=0, worker=0)
     state.submit(1, SLOT + 1, 4, 1, stream=0, worker=0)
     assert len(places(lost_at(state, 2))) == 2
-    assert state.stops == {}
+    assert state.losses.stops == {}
     assert len(places(lost_at(state, 3))) == 2
-    assert state.stops == {}, "at another item"
+    assert state.losses.stops == {}, "at another item"
     assert len(places(lost_at(state, 3))) == 2, "what comes before the item is loaded once more"
-    assert state.stops == {0: 3}
+    assert state.losses.stops == {0: 3}
     state.handle(LeftOut(state.workers[0].queue[0].number, "a bad item"))
     ended(state, 0, Ending.PARCEL, rows=3, parcel_bytes=10)
     ended(state, 0, Ending.STREAM_ENDED)
@@ -313,7 +301,7 @@ def test_a_stream_that_is_lost_at_the_same_item_again_comes_to_its_end_before_it
     assert (first.phase, first.stops_with, first.left_out) == (Phase.READY, "lost at 3", ["a bad item"])
     assert (second.phase, second.stops_with) == (Phase.EMPTY, None)
     discard(state, {0: ()})
-    assert state.stops == {}, "another epoch is another chance"
+    assert state.losses.stops == {}, "another epoch is another chance"
 
 
 def test_what_a_lost_worker_had_left_out_is_met_again() -> None:
@@ -332,4 +320,4 @@ def test_a_deadline_of_a_stream_is_an_error_at_once_where_nothing_is_forgiven(it
     assert state.batches[0].phase is Phase.FAILED
     state.submit(1, SLOT + 1, 4, 1, stream=0, worker=0)
     assert len(lost_at(state, item, final=True)) == (0 if item is None else 1)
-    assert state.stops == ({} if item is None else {0: 5}), "the loop went on, and it was lost there again"
+    assert state.losses.stops == ({} if item is None else {0: 5}), "the loop went on, and it was lost there again"

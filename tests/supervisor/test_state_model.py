@@ -10,8 +10,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from antifreeze.supervisor import losses
 from antifreeze.supervisor import state as module
-from antifreeze.supervisor.state import Action, FreeSlot, PoolState, Send, TakenBack, Task, Worker, WorkerGone
+from antifreeze.supervisor.desk import Desk
+from antifreeze.supervisor.exchange import Action, Ending, Event, FreeSlot, Send, TakenBack, TaskEnded, WorkerBack, WorkerGone
+from antifreeze.supervisor.hedging import Hedging
+from antifreeze.supervisor.races import Races
+from antifreeze.supervisor.state import PoolState
+from antifreeze.supervisor.tasks import Batch, Task, Worker
 
 from .world import EVENTS, World, walk
 
@@ -42,11 +48,11 @@ def test_on_long_ways_too() -> None:
 
 # --- the same world around a state that is wrong -----------------------------------------------------------------------
 
-_around, _split = module._around, module._split_evenly
-_assign, _handle = PoolState._assign, PoolState.handle
+_around, _split = losses.around, module.split_evenly
+_assign, _handle = Desk.assign, PoolState.handle
 _retire, _add_worker = PoolState.retire, PoolState.add_worker
-_resolve, _retry = PoolState._resolve_if_done, PoolState._retry_suspect
-_loser_ended, _hedge_ended, _race_end = PoolState._loser_ended, PoolState._hedge_ended, module.Races.end
+_resolve, _retry = PoolState._resolve_if_done, losses.Losses._retry_suspect
+_loser_ended, _has_won, _race_end = Hedging.loser_ended, Hedging.has_won, Races.end
 
 
 def forgets_the_tasks_of_the_dead(patch: pytest.MonkeyPatch) -> None:
@@ -66,12 +72,12 @@ def keeps_the_tasks_of_the_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 def gives_a_task_to_two(patch: pytest.MonkeyPatch) -> None:
-    def assign(self: PoolState) -> list[Action]:
+    def assign(self: Desk) -> list[Action]:
         actions = _assign(self)
         others = [worker.number for worker in self.workers if worker.live]
         return actions + [Send(other, action.task) for action in actions[:1] for other in others if isinstance(action, Send)]
 
-    patch.setattr(PoolState, "_assign", assign)
+    patch.setattr(Desk, "assign", assign)
 
 
 def frees_slots_that_are_written_to(patch: pytest.MonkeyPatch) -> None:
@@ -95,7 +101,7 @@ def loses_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def resolves_before_the_last_task(patch: pytest.MonkeyPatch) -> None:
-    def resolve(self: PoolState, batch: module.Batch) -> list[Action]:
+    def resolve(self: PoolState, batch: Batch) -> list[Action]:
         batch.open_tasks.clear()
         return _resolve(self, batch)
 
@@ -103,34 +109,34 @@ def resolves_before_the_last_task(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgives_for_ever(patch: pytest.MonkeyPatch) -> None:
-    def retry(self: PoolState, task: Task, row: int, event: WorkerGone) -> None:
+    def retry(self: losses.Losses, task: Task, row: int, event: WorkerGone) -> None:
         _retry(self, task, row, replace(event, strikes=99))
 
-    patch.setattr(PoolState, "_retry_suspect", retry)
+    patch.setattr(losses.Losses, "_retry_suspect", retry)
 
 
 def drops_the_suspect(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(module, "_around", lambda rows, row, alone: _around(rows, row, alone=False))
+    patch.setattr(losses, "around", lambda rows, row, alone: _around(rows, row, alone=False))
 
 
 def loads_a_row_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(module, "_split_evenly", lambda rows, parts: [(0, count + first) for first, count in _split(rows, parts)])
+    patch.setattr(module, "split_evenly", lambda rows, parts: [(0, count + first) for first, count in _split(rows, parts)])
 
 
 def ignores_bonds(patch: pytest.MonkeyPatch) -> None:
-    def worker_for(self: PoolState, task: Task, idlest: object) -> Worker | None:
+    def worker_for(self: Desk, task: Task, idlest: object) -> Worker | None:
         return next((worker for worker in self.workers if worker.live), None)
 
-    patch.setattr(PoolState, "_worker_for", worker_for)
+    patch.setattr(Desk, "_worker_for", worker_for)
 
 
 def gives_to_the_dead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PoolState, "_worker_for", lambda self, task, idlest: self.workers[task.worker or 0])
+    patch.setattr(Desk, "_worker_for", lambda self, task, idlest: self.workers[task.worker or 0])
 
 
 def lets_those_who_come_back_wait(patch: pytest.MonkeyPatch) -> None:
-    def handle(self: PoolState, event: module.Event) -> list[Action]:
-        if isinstance(event, module.WorkerBack):
+    def handle(self: PoolState, event: Event) -> list[Action]:
+        if isinstance(event, WorkerBack):
             self.workers[event.worker].live = True
             return []
         return _handle(self, event)
@@ -186,38 +192,38 @@ def gives_to_those_who_are_not_there_yet(patch: pytest.MonkeyPatch) -> None:
 
 
 def frees_what_the_loser_writes_to(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(module.Races, "writes_to", lambda self, slot: False)
+    patch.setattr(Races, "writes_to", lambda self, slot: False)
 
 
 def delivers_from_the_wrong_slot(patch: pytest.MonkeyPatch) -> None:
-    def settle(self: PoolState, batch: module.Batch) -> list[Action]:
+    def settle(self: Hedging, batch: Batch) -> list[Action]:
         freed = [FreeSlot(piece.slot) for piece in batch.elsewhere]
         batch.elsewhere = []
         return [*freed]
 
-    patch.setattr(PoolState, "_settle", settle)
+    patch.setattr(Hedging, "settle", settle)
 
 
 def never_frees_the_slot_of_a_loser(patch: pytest.MonkeyPatch) -> None:
-    def loser_ended(self: PoolState, event: module.TaskEnded) -> list[Action]:
+    def loser_ended(self: Hedging, event: TaskEnded) -> list[Action]:
         _loser_ended(self, event)
         return []
 
-    patch.setattr(PoolState, "_loser_ended", loser_ended)
+    patch.setattr(Hedging, "loser_ended", loser_ended)
 
 
 def believes_a_hedge_that_failed(patch: pytest.MonkeyPatch) -> None:
-    def hedge_ended(self: PoolState, hedge: Task, event: module.TaskEnded) -> bool:
-        return _hedge_ended(self, hedge, replace(event, ending=module.Ending.ROWS))
+    def has_won(self: Hedging, hedge: Task, event: TaskEnded) -> bool:
+        return _has_won(self, hedge, replace(event, ending=Ending.ROWS))
 
-    patch.setattr(PoolState, "_hedge_ended", hedge_ended)
+    patch.setattr(Hedging, "has_won", has_won)
 
 
 def does_not_hear_the_bad_rows_of_a_hedge(patch: pytest.MonkeyPatch) -> None:
-    def end(self: module.Races, hedge: int) -> tuple[int, dict[int, object]]:
+    def end(self: Races, hedge: int) -> tuple[int, dict[int, object]]:
         return _race_end(self, hedge)[0], {}
 
-    patch.setattr(module.Races, "end", end)
+    patch.setattr(Races, "end", end)
 
 
 @pytest.mark.parametrize(

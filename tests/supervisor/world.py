@@ -23,19 +23,8 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from antifreeze.supervisor.state import (
-    STRIKES,
-    WHOLE_BATCH,
-    Ending,
-    Phase,
-    RowFailed,
-    Send,
-    TakenBack,
-    Task,
-    TaskEnded,
-    WorkerBack,
-    WorkerGone,
-)
+from antifreeze.supervisor.exchange import Ending, RowFailed, Send, TakenBack, TaskEnded, WorkerBack, WorkerGone
+from antifreeze.supervisor.tasks import STRIKES, WHOLE_BATCH, Phase, Task
 
 from .ground import Ground, Made, Process
 from .tables import Bad
@@ -266,15 +255,15 @@ class World(Ground):
         return role == "task"
 
     def late(self) -> list[int]:
-        return [number for number in self.holding() if self.state.late_task([number])]
+        return [number for number in self.holding() if self.state.hedging.late_task([number])]
 
     @event(when=lambda self: self.late(), weight=6, at=any_of)
     def hedge(self, at: int) -> None:
-        task = self.state.late_task([self.pick(self.late(), at)])
+        task = self.state.hedging.late_task([self.pick(self.late(), at)])
         assert task is not None
         assert self.role(task) == "task"
         assert not self.made[task.batch].discarded
-        (send,) = self.state.hedge(task, self.new_slot(task.batch))
+        (send,) = self.state.hedging.begin(task, self.new_slot(task.batch))
         assert isinstance(send, Send)
         self.hedges[send.task.number] = task.number
         self.perform([send])

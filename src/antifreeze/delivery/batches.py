@@ -7,7 +7,7 @@ from typing import Any
 from antifreeze.slots import parcel
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
-from antifreeze.supervisor.state import Batch
+from antifreeze.supervisor.tasks import Batch
 
 
 def build(batch: Batch, layouts: dict[int, RowLayout], ring: Ring) -> tuple[Any, int]:

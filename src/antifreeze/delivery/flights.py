@@ -23,7 +23,7 @@ from antifreeze.plan.map_plan import MapPlan, PlannedBatch
 from antifreeze.plan.stream_plan import StreamPlan
 from antifreeze.supervisor.policy import batches_in_flight, tasks_per_batch, tasks_per_batch_in_threads, within_budget
 from antifreeze.supervisor.pool import Pool
-from antifreeze.supervisor.state import Batch, Phase
+from antifreeze.supervisor.tasks import Batch, Phase
 from antifreeze.supervisor.work import Content
 
 _KEPT_TO_REPEAT = 16

@@ -47,7 +47,7 @@ from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.sample_path import path_of
-from antifreeze.supervisor.state import Batch, Phase
+from antifreeze.supervisor.tasks import Batch, Phase
 from antifreeze.torch_private import BaseIterator, is_iterable_kind, is_profiling, pin_batch
 from antifreeze.worker.seeding import sample_seed
 from antifreeze.worker.task import FetchError

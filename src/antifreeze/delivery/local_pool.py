@@ -20,7 +20,9 @@ from antifreeze.delivery.batches import build
 from antifreeze.errors import LoaderClosed
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
-from antifreeze.supervisor.state import Action, Batch, Ending, FreeSlot, LeftOut, PoolState, RowFailed, Send, Task, TaskEnded
+from antifreeze.supervisor.exchange import Action, Ending, FreeSlot, LeftOut, RowFailed, Send, TaskEnded
+from antifreeze.supervisor.state import PoolState
+from antifreeze.supervisor.tasks import Batch, Task
 from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.worker.awaiting import map_fetcher_for
 from antifreeze.worker.fetch import MapFetcher

@@ -17,7 +17,7 @@ from antifreeze.delivery.flights import Flights, InFlight
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.position import length_of
 from antifreeze.options import OnBadSample, Options
-from antifreeze.supervisor.state import Batch, Phase
+from antifreeze.supervisor.tasks import Batch, Phase
 from antifreeze.supervisor.work import Content
 from antifreeze.worker.seeding import sample_seed
 from antifreeze.worker.task import few

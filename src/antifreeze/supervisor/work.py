@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antifreeze.plan.stream_plan import StreamProgress
+from antifreeze.slots.layout import RowLayout
 from antifreeze.supervisor.memory import MemoryWatch
 
 
@@ -71,3 +72,13 @@ class StreamStart:
         """Its worker has done a batch, which is delivered when its turn comes."""
         self.past = self.past.after(drawn, state, ended, self.batch_rows)
         self.finished_batches[batch] = (drawn, state, ended)
+
+
+@dataclass
+class Jobs:
+    """What is being loaded, by the number of the batch or of the stream; all modules of the pool see the same tables."""
+
+    contents: dict[int, Content] = field(default_factory=dict)
+    streams: dict[int, StreamStart] = field(default_factory=dict)
+    layouts: dict[int, RowLayout] = field(default_factory=dict)
+    collated: dict[int, Any] = field(default_factory=dict)

@@ -170,9 +170,9 @@ def _our_loop(frames: Frames) -> Loop | None:
     pool = {frame.name for frame in frames if frame.file.endswith(OUR_POOL)}
     if "close" in pool or has(frames, "end_all", OUR_PROCESSES):
         return Loop.CLOSING
-    if pool & {"_wait", "wait_resolved", "_drain"}:
+    if pool & {"_wait", "wait_resolved", "catch_up"}:
         return Loop.WAITING
-    return Loop.STARTING if pool & {"start", "_start_worker"} else None
+    return Loop.STARTING if pool & {"start", "resize"} else None
 
 
 def _awaited(frames: Frames) -> int | None:
