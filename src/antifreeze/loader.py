@@ -18,6 +18,7 @@ from antifreeze.delivery.autopilot import Autopilot
 from antifreeze.delivery.iterator import LoaderIterator
 from antifreeze.delivery.ledger import Decided, Ledger
 from antifreeze.delivery.likeness import likeness
+from antifreeze.delivery.next_epoch import NextEpoch
 from antifreeze.delivery.position import Cursor, check_fits, fresh_state
 from antifreeze.delivery.ranks import Ranks, made_at, watch_ranks
 from antifreeze.delivery.story_file import write_story
@@ -49,6 +50,9 @@ class DataLoader(TorchDataLoader[_T_co]):
     keep_batches_full   with "skip": the next samples move up (default), or batches come short, as those of streams do among ranks
     sample_timeout_s    a sample that takes longer is bad, and its worker is replaced (default 300; None: no limit)
     stall_report_s      after this long without a batch, what everybody is doing is printed (default 30; None: never)
+    warm_epochs         where workers stay, the first batches of the next epoch are loaded while the last ones of this one are used, and
+                        dropped if it turns out otherwise than foreseen (default True; False for data sets that read what your code
+                        writes between epochs, such as files: docs/decisions/0011)
     memory_budget       bytes that batches in flight may take, such as "4GiB"
     max_restarts_per_minute   workers that may be replaced before the loader gives up (default 30)
     recycle_worker_after      samples (an int) or private memory ("2GiB") after which a worker makes room for a fresh one
@@ -98,6 +102,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         max_restarts_per_minute: int = 30,
         recycle_worker_after: int | str | None = None,
         hedge: bool = False,
+        warm_epochs: bool = True,
         workers: str = "process",
         concurrency: int = 32,
         device: str | torch.device | None = None,
@@ -118,6 +123,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             "max_restarts_per_minute": max_restarts_per_minute,
             "recycle_worker_after": recycle_worker_after,
             "hedge": hedge,
+            "warm_epochs": warm_epochs,
             "workers": workers,
             "concurrency": concurrency,
             "device": device,
@@ -315,26 +321,34 @@ class DataLoader(TorchDataLoader[_T_co]):
             self._pilot = Autopilot(self._ledger, options, rank_cores, limits, first)
         return self._pilot
 
-    def _park(self, pool: Pool) -> None:
-        """Workers that wait for the next epoch; they end with the loader."""
+    def _park(self, pool: Pool, next_epoch: NextEpoch | None) -> None:
+        """Workers that wait for the next epoch, or load the beginning of it already; they end with the loader."""
         if self._parked is not None:
             _end_pool(pool.crew, pool.ring)
         else:
-            self._parked = _Parked(pool, weakref.finalize(self, _end_pool, pool.crew, pool.ring), likeness(self.dataset))
+            end = weakref.finalize(self, _end_pool, pool.crew, pool.ring)
+            self._parked = _Parked(pool, next_epoch, end, self._looks())
 
-    def _take_parked(self) -> Pool | None:
+    def _take_parked(self) -> tuple[Pool | None, NextEpoch | None]:
         parked = self._parked
-        if parked is not None and (parked.pool.crew.owner_pid != os.getpid() or parked.pool.closed or parked.of != likeness(self.dataset)):
+        if parked is not None and (parked.pool.crew.owner_pid != os.getpid() or parked.pool.closed or parked.of != self._looks()):
             self._end_parked()  # the copies that these workers have are not what the data set is now
-            return None
+            return None, None
         self._parked = None
-        if parked is not None:
-            parked.end.detach()
-        return None if parked is None else parked.pool
+        if parked is None:
+            return None, None
+        parked.end.detach()
+        return parked.pool, parked.next_epoch
+
+    def _looks(self) -> tuple[Any, ...]:
+        """What workers have a copy of, as far as a short look tells it from another one."""
+        return likeness(self.dataset), self.collate_fn
 
     def _end_parked(self) -> None:
         parked, self._parked = self._parked, None
         if parked is not None and parked.end.detach() is not None:
+            if parked.next_epoch is not None:
+                parked.next_epoch.forget()
             _end_pool(parked.pool.crew, parked.pool.ring)
 
     def _borrow_ring(self) -> Ring:
@@ -364,9 +378,10 @@ class DataLoader(TorchDataLoader[_T_co]):
 
 @dataclass(frozen=True)
 class _Parked:
-    """A pool between two epochs; `of` is what the data set was like."""
+    """A pool between two epochs; `of` is what its data set was like."""
 
     pool: Pool
+    next_epoch: NextEpoch | None
     end: weakref.finalize[Any, Any]
     of: tuple[Any, ...]
 

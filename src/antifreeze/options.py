@@ -60,6 +60,7 @@ class Options:
     recycle_after_samples: int | None = None
     recycle_after_bytes: int | None = None
     hedge: bool = False
+    warm_epochs: bool = True
     workers: WorkerKind = WorkerKind.PROCESS
     concurrency: int = 32
     device: str | None = None
@@ -82,6 +83,7 @@ class Options:
         max_restarts_per_minute: Any = 30,
         recycle_worker_after: Any = None,
         hedge: Any = False,
+        warm_epochs: Any = True,
         workers: Any = "process",
         concurrency: Any = 32,
         device: Any = None,
@@ -109,6 +111,7 @@ class Options:
             recycle_after_samples=recycle_worker_after if _is_count(recycle_worker_after) else None,
             recycle_after_bytes=None if _is_count(recycle_worker_after) else parse_bytes("recycle_worker_after", recycle_worker_after),
             hedge=_flag("hedge", hedge),
+            warm_epochs=_flag("warm_epochs", warm_epochs),
             workers=kind,
             concurrency=_positive("concurrency", concurrency),
             device=_device(device),

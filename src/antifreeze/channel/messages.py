@@ -44,7 +44,7 @@ WITH_OFFSETS = 2
 class Work(NamedTuple):
     """Fill rows first_row… of a batch; payload: the indices as int64, or pickled where they are no ints.
     `whole`: the task is the whole batch, so the worker itself chooses between rows and parcel. `singly`: try each sample alone first.
-    `slot_age`: how often the slot's memory went back to the system."""
+    `slot_age`: how often the slot's memory went back to the system. `key`: what the random numbers of its epoch are made from."""
 
     task: int
     batch: int
@@ -57,6 +57,7 @@ class Work(NamedTuple):
     whole: int
     singly: int
     slot_age: int
+    key: int
     pickled: int
     payload: bytes
 

@@ -3,12 +3,14 @@
     plan ──plan_ahead──▶ planned (indices only) ──submit──▶ in flight (slots) ──pick──▶ resolved ──let_go
 
 1. Fewer batches are in flight than are planned: a few, however many workers there are.
-2. A batch is in flight under a ticket of its own until it is let go; in order means in the order of tickets.
+2. A batch is in flight under a ticket of its own until it is let go; in order means in the order in which they were put there.
+3. What of the next epoch is given out ahead of it (next_epoch.py) is not in flight here until that epoch has begun.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 from array import array
 from collections import deque
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from typing import Any
 
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.local_pool import LocalPool
+from antifreeze.delivery.next_epoch import NextEpoch
 from antifreeze.delivery.position import Cursor
 from antifreeze.delivery.ranks import Ranks
 from antifreeze.options import Options, WorkerKind
@@ -27,6 +30,8 @@ from antifreeze.supervisor.tasks import Batch, Phase
 from antifreeze.supervisor.work import Content
 
 _KEPT_TO_REPEAT = 16
+_tickets = itertools.count()
+"""Of all iterators: a pool may serve several, one after the other."""
 
 
 @dataclass
@@ -39,6 +44,7 @@ class InFlight:
     attempts: dict[int, int] = field(default_factory=dict)
     moved_up: int = 0  # samples at its end that went to earlier batches
     cut: bool = False  # some went before it was given out
+    ahead: bool = False  # it was given out before its epoch began
 
 
 @dataclass(frozen=True)
@@ -83,11 +89,12 @@ class Flights:
         self.inline = False  # batches are loaded when they are asked for: nothing is given out
         self.static = False  # every batch has its own worker
         self.whole_only = whole_only  # earlier batches were no rows
-        self._tickets = 0
-        self.begin()
+        self.next_epoch: NextEpoch | None = None  # whoever loads ahead of it, where that may be done
+        self.begin(0)
 
-    def begin(self) -> None:
-        """Of an epoch: nothing is planned yet."""
+    def begin(self, key: int) -> None:
+        """An epoch whose random numbers are made from `key` (task_key): nothing is planned yet."""
+        self.key = key
         self.planned: deque[PlannedBatch | BaseException] = deque()
         self.in_flight: dict[int, InFlight] = {}
         self.finished = False
@@ -96,6 +103,23 @@ class Flights:
     def go_on(self) -> None:
         self.plan_ahead()
         self.submit()
+        if self.finished and self.next_epoch is not None and not self.planned and not self.static:
+            self.next_epoch.go_on(self, self.cursor.base_seed, self.cursor.epoch)
+
+    def take_over(self, state: Any, usable: bool) -> list[int]:
+        """The tickets of batches of this epoch that were given out before it began, where they are `usable`; `state`: see NextEpoch."""
+        if self.next_epoch is None:
+            return []
+        if not usable:
+            self.next_epoch.forget()
+            return []
+        self.plan_ahead()
+        tickets = self.next_epoch.take_over(self.planned, self.key, state)
+        for ticket in tickets:
+            planned = self.planned.popleft()
+            assert isinstance(planned, PlannedBatch)
+            self.in_flight[ticket] = InFlight(ticket, planned, None, ahead=True)
+        return tickets
 
     def plan_ahead(self) -> None:
         while self._shape.is_map and not self.finished and len(self.planned) + len(self.in_flight) < self.look_ahead:
@@ -139,21 +163,35 @@ class Flights:
             if isinstance(planned, BaseException):
                 return
             self.planned.popleft()
-            ticket = self._next_ticket()
-            self.in_flight[ticket] = InFlight(ticket, planned, None)
-            indices = planned.indices
-            if isinstance(indices, array):
-                indices = indices[:]
-            elif self._shape.auto_collation and not self._shape.fetches_many and isinstance(indices, (list, tuple)):
-                indices = list(indices)  # but __getitems__ gets what the batch sampler gave, be it a list or a tuple
-            worker = planned.number % self.workers if self.static else None
-            rows = planned.rows
+            ticket, rows = next(_tickets), planned.rows
+            self.in_flight[ticket] = flight = InFlight(ticket, planned, None)
             if rows != self._shape.batch_rows:
-                tasks = self._tasks_for(rows)
-                self.in_flight[ticket].cut = rows < planned.after.samples - planned.position
-            divisible = self._shape.auto_collation and isinstance(indices, (list, array))
-            content = Content(indices, planned.position, divisible, number=planned.number)
-            self.pool.submit(ticket, content, rows, tasks, worker)
+                flight.cut = rows < planned.after.samples - planned.position
+            self._give(ticket, planned, rows, tasks if rows == self._shape.batch_rows else self._tasks_for(rows), self.key)
+
+    def _give(self, ticket: int, planned: PlannedBatch, rows: int, tasks: int, key: int) -> None:
+        """To the workers, with the random numbers of `key`."""
+        indices = planned.indices
+        if isinstance(indices, array):
+            indices = indices[:]
+        elif self._shape.auto_collation and not self._shape.fetches_many and isinstance(indices, (list, tuple)):
+            indices = list(indices)  # but __getitems__ gets what the batch sampler gave, be it a list or a tuple
+        worker = planned.number % self.workers if self.static else None
+        divisible = self._shape.auto_collation and isinstance(indices, (list, array))
+        self.pool.submit(ticket, Content(indices, planned.position, divisible, planned.number, key=key), rows, tasks, worker)
+
+    # --- for the next epoch ---
+
+    def give_ahead(self, planned: PlannedBatch, key: int) -> int:
+        """A batch of another epoch; the ticket it has."""
+        ticket = next(_tickets)
+        self._give(ticket, planned, planned.rows, self._tasks_for(planned.rows), key)
+        return ticket
+
+    def room_left(self) -> int:
+        return self._room(self._tasks_for(self._shape.batch_rows or 1)) - len(self.in_flight)
+
+    # --- streams ---
 
     def _submit_streams(self, room: int) -> None:
         while len(self.in_flight) < max(room, self._shape.prefetch_factor * self.workers):
@@ -161,10 +199,11 @@ class Flights:
             if drawn is None:
                 return
             number, stream = drawn
-            ticket = self._next_ticket()
+            ticket = next(_tickets)
             self.in_flight[ticket] = InFlight(ticket, None, stream)
             worker = stream % max(1, self.workers)
-            self.pool.submit(ticket, Content(b"", 0, divisible=False, number=number), self._shape.batch_rows, 1, worker, stream=stream)
+            content = Content(b"", 0, divisible=False, number=number, key=self.key)
+            self.pool.submit(ticket, content, self._shape.batch_rows, 1, worker, stream=stream)
 
     def _tasks_for(self, rows: int) -> int:
         workers, sample_ns = self.workers, self.pool.costs.sample_ns
@@ -193,10 +232,6 @@ class Flights:
         batch_bytes = self._batch_bytes()
         wanted = batches_in_flight(self.workers, tasks, asked, batch_bytes)
         return min(within_budget(wanted, batch_bytes, self._options.memory_budget_bytes), self.look_ahead)
-
-    def _next_ticket(self) -> int:
-        self._tickets += 1
-        return self._tickets - 1
 
     def pick(self) -> Batch | None:
         batches = self.pool.state.batches

@@ -29,6 +29,7 @@ from antifreeze.delivery.flights import Flights, InFlight
 from antifreeze.delivery.job import Seeding, job_of
 from antifreeze.delivery.ledger import Ledger, LoopClock
 from antifreeze.delivery.local_pool import LocalPool
+from antifreeze.delivery.next_epoch import NextEpoch, why_cold
 from antifreeze.delivery.pinning import PageLock, page_lock
 from antifreeze.delivery.position import Cursor, fingerprint
 from antifreeze.delivery.ranks import Ranks
@@ -49,7 +50,7 @@ from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.sample_path import path_of
 from antifreeze.supervisor.tasks import Batch, Phase
 from antifreeze.torch_private import BaseIterator, is_iterable_kind, is_profiling, pin_batch
-from antifreeze.worker.seeding import sample_seed
+from antifreeze.worker.seeding import sample_seed, task_key
 from antifreeze.worker.task import FetchError
 
 _LOOK_AT_MEMORY_EVERY = 8
@@ -58,16 +59,16 @@ _LOOK_AT_MEMORY_EVERY = 8
 class LoaderIterator(BaseIterator):  # type: ignore[misc]
     """One pass (with persistent workers: pass after pass) over a loader."""
 
+    _next_epoch: NextEpoch | None = None
+
     def __init__(self, loader: Any) -> None:
         self._loader_ref = weakref.ref(loader)
         self._options: Options = loader.options
         resume, seeded = loader._take_resume_state()
+        state = torch.default_generator.get_state()
         source = SeedSource(loader.generator)
         super().__init__(loader)
-        if not self._num_workers and self._timeout != 0:
-            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
-        if self._num_workers and loader.prefetch_factor is not None and loader.prefetch_factor <= 0:
-            raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
+        self._check_as_torch(loader)
         if seeded:
             source.put_back()  # the interrupted run drew these seeds; they are in the state
             self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
@@ -90,7 +91,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         auto = loader._autopilot(self._ranks is not None)
         self._job = job_of(loader, self, places=self._num_workers if auto is None else auto.tuner.limits.most)
         self._begin_with = None if auto is None else 0 if auto.may_inline else auto.setting.workers
-        parked: Pool | None = None if auto is None else loader._take_parked()  # workers that are left from the last epoch
+        parked = None if auto is None else self._take_parked(loader)
+        self._next_epoch = None if why_cold(loader) else self._next_epoch or NextEpoch(loader, self._job.quarantine(), self._ledger.warmth)
         self._ring = self._borrow_ring(loader) if parked is None else parked.ring
         self.pool: Pool | LocalPool = self._make_pool() if parked is None else parked
         self._shape = self._job.shape(loader)
@@ -105,9 +107,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._finalizer = self._finalizing(loader)
         if self._num_workers:
             super()._reset(loader, first_iter=True)  # torch's iterator with workers asks the sampler, and draws, a second time
-        if parked is not None:
-            parked.begin_epoch(self._job.specs(self._seeding))
-        self._begin(resume)
+        self._begin(resume, state, goes_on=parked is not None)
+
+    def _check_as_torch(self, loader: Any) -> None:
+        if not self._num_workers and self._timeout != 0:
+            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
+        if self._num_workers and loader.prefetch_factor is not None and loader.prefetch_factor <= 0:
+            raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
 
     def __repr__(self) -> str:
         delivered = f"{self._num_yielded} batches delivered, {len(self._flights.in_flight)} in flight"
@@ -127,10 +133,20 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if finalizer is not None:
             _, close, args, _ = finalizer
             close(*args)
+        if self._next_epoch is not None:
+            self._next_epoch.forget()
         self.pool.contents.clear()
         self.pool.collated.clear()
         self.pool.state.forget_all()
         self._flights.in_flight.clear()
+
+    def _take_parked(self, loader: Any) -> Pool | None:
+        """Workers that are left from the last epoch, with what they have loaded of this one."""
+        pool: Pool | None
+        pool, self._next_epoch = loader._take_parked()
+        if self._next_epoch is not None:
+            self._next_epoch.generator = loader.generator  # which may be another one by now
+        return pool
 
     def _finalizing(self, loader: Any) -> Any:
         crew = self.pool.crew if isinstance(self.pool, Pool) else None
@@ -168,9 +184,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _make_pool(self) -> Pool | LocalPool:
         return self._job.pool(self._seeding, self._ring, self._ledger, self._begin_with)
 
-    def _begin(self, resume: dict[str, Any] | None) -> None:
-        """The plan of an epoch, and the first batches on their way."""
-        self._flights.begin()
+    def _begin(self, resume: dict[str, Any] | None, state: torch.Tensor, goes_on: bool) -> None:
+        """The plan of an epoch, and the first batches on their way. Where the pool `goes_on` after another epoch, some may be there
+        already; `state`: of the process's generator when all this began."""
+        pool, flights = self.pool, self._flights
+        if goes_on and isinstance(pool, Pool):
+            pool.catch_up()
+        flights.begin(task_key(self._base_seed, self.cursor.epoch))
         self.cursor.finished = False
         self.cursor.shown = None
         if self._queue is not None:
@@ -180,24 +200,35 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._clock.new_epoch()
         if self._steering is not None:
             self._steering.new_epoch()
-        if isinstance(self.pool, Pool) and not self._flights.inline and not self.pool.started:
-            self._start(self.pool)
         if self._map:
-            if not resume:
-                self._traps.advance_epoch(getattr(self._index_sampler, "sampler", self._index_sampler))
-            plan = MapPlan(self._index_sampler, self._auto_collation, self._generators, self._job.quarantine())
-            begin_map(self._flights, plan, resume)
-            if not resume and not self._num_workers:
-                plan.adopt(self._sampler_iter)
-            if self._ranks is not None:
-                begin_among_ranks(self._ranks, self._flights, self._index_sampler)
-        else:
-            begin_streams(self._flights, resume, self._num_workers, self._batch_rows, self._options.lost_stream)
-        if self._num_workers and not self._flights.inline:
-            self._flights.go_on()
-            if not self._flights.in_flight and self._flights.planned and isinstance(self._flights.planned[0], BaseException):
+            self._begin_map(resume)
+        if goes_on and isinstance(pool, Pool):
+            flights.next_epoch = self._next_epoch
+            ahead = flights.take_over(state, usable=not resume and not flights.inline)
+            pool.begin_epoch(self._job.specs(self._seeding), ahead)
+        if self._steering is not None:
+            self._steering.recruit()
+        if isinstance(pool, Pool) and not flights.inline and not pool.started:
+            self._start(pool)
+        flights.next_epoch = self._next_epoch if self._persistent_workers or self._ledger.timing.epochs > 1 else None
+        if not self._map:
+            begin_streams(flights, resume, self._num_workers, self._batch_rows, self._options.lost_stream)
+        if self._num_workers and not flights.inline:
+            flights.go_on()
+            if not flights.in_flight and flights.planned and isinstance(flights.planned[0], BaseException):
                 self._end_or_raise()  # the sampler's very first word: torch's iterator with workers has asked for it by now, too
         self._clock.made()
+
+    def _begin_map(self, resume: dict[str, Any] | None) -> None:
+        if not resume:
+            self._traps.advance_epoch(getattr(self._index_sampler, "sampler", self._index_sampler))
+        drawn = None if self._next_epoch is None else self._next_epoch.drawn
+        plan = MapPlan(self._index_sampler, self._auto_collation, self._generators, self._job.quarantine(), drawn)
+        begin_map(self._flights, plan, resume)
+        if not resume and not self._num_workers:
+            plan.adopt(self._sampler_iter)
+        if self._ranks is not None:
+            begin_among_ranks(self._ranks, self._flights, self._index_sampler)
 
     def _start(self, pool: Pool) -> None:
         self._job.look_for_traps(self._traps, self._num_workers)
@@ -211,21 +242,20 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """The next pass with the same workers."""
         resume, seeded = loader._take_resume_state()
+        state = torch.default_generator.get_state()
         source = SeedSource(loader.generator)
         super()._reset(loader, first_iter)
         if seeded:
             source.put_back()
             self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
         self.cursor.epoch = (seeded["epoch"] if seeded else self.cursor.epoch) + (resume is None)
-        pool = self.pool
-        if pool.closed or not isinstance(pool, Pool):
+        goes_on = isinstance(self.pool, Pool) and not self.pool.closed
+        if not goes_on:
             self._finalizer.detach()
             self._ring = self._borrow_ring(loader)
             self.pool = self._flights.pool = self._make_pool()
             self._finalizer = self._finalizing(loader)
-        else:
-            pool.begin_epoch(self._job.specs(self._seeding))
-        self._begin(resume)
+        self._begin(resume, state, goes_on)
 
     # --- delivering ---
 
@@ -300,7 +330,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             return False
         self._is_parked = True
         self._finalizer.detach()
-        loader._park(self.pool)
+        loader._park(self.pool, self._next_epoch)
         return True
 
     def _load_at_once(self, pool: Any, may_fail: bool = True) -> Any:
@@ -361,6 +391,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             flight = self._flights.in_flight[batch.number]
             if batch.left_out or batch.stops_with is not None:
                 self._repair.account_for_left_out(flight, batch)
+            if flight.ahead and batch.phase is not Phase.READY:
+                flight.ahead = False  # loaded before its epoch began: an error must be one of its epoch
+                self.pool.reload(batch.number, self.pool.contents[batch.number].indices, batch.rows)
+                continue
             if batch.phase is not Phase.EMPTY:
                 return flight, batch
             assert flight.stream is not None

@@ -43,6 +43,17 @@ class Decided:
 
 
 @dataclass
+class Warmth:
+    """Batches that were loaded before their epoch began, and what was learnt from it (next_epoch.py)."""
+
+    used: int = 0
+    dropped: int = 0
+    misses: int = 0  # wrong guesses in a row
+    words_between: int = 0  # that the process's generator gives between two epochs
+    why_not: str = ""  # there are no more guesses
+
+
+@dataclass
 class Ledger:
     timing: Timing = field(default_factory=Timing)
     costs: Costs = field(default_factory=Costs)
@@ -50,6 +61,7 @@ class Ledger:
     bad_samples: list[BadSampleRecord] = field(default_factory=list)
     raised: list[BadSampleRecord] = field(default_factory=list)
     most_in_flight_bytes: int = 0
+    warmth: Warmth = field(default_factory=Warmth)
     decided: list[Decided] = field(default_factory=list)  # oldest first; empty where the number of workers was given
 
 

@@ -46,12 +46,14 @@ class Steering:
         return pool
 
     def new_epoch(self) -> None:
-        auto, pool = self.auto, self._pool
         self._local = None
-        auto.new_epoch()
-        self._flights.inline = auto.may_inline and (auto.setting == INLINE or not pool.ready)
+        self.auto.new_epoch()
+        self._flights.inline = self.auto.may_inline and (self.auto.setting == INLINE or not self._pool.ready)
+
+    def recruit(self) -> None:
+        """What loads here for now may be loaded by workers soon."""
         if self._flights.inline:
-            self._ask_for(pool, auto.setting)
+            self._ask_for(self._pool, self.auto.setting)
 
     def steer(self, now_ns: int) -> None:
         """Between two batches, now and then: what has been measured, and what follows."""

@@ -24,7 +24,7 @@ from torch.utils.data import BatchSampler
 
 from antifreeze.errors import StateMismatch
 from antifreeze.naming import shown
-from antifreeze.plan.order import ArrayOrder, order_of
+from antifreeze.plan.order import ArrayOrder, Drawn, order_of
 from antifreeze.plan.randomness import as_it_was, snapshot
 
 _MANY = (list, tuple, array)
@@ -82,8 +82,14 @@ class Quarantine:
 
 class MapPlan:
     def __init__(
-        self, index_sampler: Any, auto_collation: bool, generators: Sequence[torch.Generator] = (), quarantine: Quarantine | None = None
+        self,
+        index_sampler: Any,
+        auto_collation: bool,
+        generators: Sequence[torch.Generator] = (),
+        quarantine: Quarantine | None = None,
+        drawn: Drawn | None = None,
     ) -> None:
+        self._drawn = drawn
         self._index_sampler = index_sampler
         self._auto_collation = auto_collation
         self._quarantine = quarantine
@@ -185,7 +191,7 @@ class MapPlan:
             self._source.load_state_dict(saved)
         iterator: Any = self._adopted
         if iterator is None:
-            iterator = (self.composes and order_of(self._source)) or iter(self._source)
+            iterator = (self.composes and order_of(self._source, self._drawn)) or iter(self._source)
         if saved is not None and not hasattr(self._source, "load_state_dict"):
             iterator.load_state_dict(saved)
         if self._quarantine is not None:

@@ -93,6 +93,7 @@ OPTIONS = (
         "recycle_worker_after", "--recycle-worker-after", "N|BYTES", "samples or memory after which a worker is replaced", _count_or_text
     ),
     Setting("hedge", "--hedge", "yes|no", "a late task is loaded a second time by an idle worker; the first result wins", _flag),
+    Setting("warm_epochs", "--warm-epochs", "yes|no", "the next epoch's first batches are loaded while the last ones are used", _flag),
     Setting("device", "--device", "NAME", "batches arrive on this device, such as cuda", _text),
     Setting("uneven_ranks", "--uneven-ranks", "error|trim|pad|ignore", "where ranks have different numbers of batches", _text),
     Setting("lost_stream", "--lost-stream", "replay|continue", "how a stream without a state goes on after its worker died", _text),

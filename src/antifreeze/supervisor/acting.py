@@ -70,6 +70,7 @@ class Hands:
                 int(task.whole),
                 int(task.singly),
                 self._ring.arena.age(slot),
+                content.key,
                 pickled,
                 payload,
             ),

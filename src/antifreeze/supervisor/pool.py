@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from antifreeze.channel.messages import NewEpoch
@@ -173,12 +173,12 @@ class Pool:
         self.contents[number].indices, self.contents[number].offsets = indices, offsets
         self._hands.perform(self.state.reload(number, rows))
 
-    def begin_epoch(self, specs: list[WorkerSpec]) -> None:
-        """Persistent workers go on; what is left of the last epoch is dropped."""
+    def begin_epoch(self, specs: list[WorkerSpec], ahead: Collection[int] = ()) -> None:
+        """Persistent workers go on; what is left of the last epoch is dropped, but not the batches `ahead`: they are of this one."""
         self._starter.renew(specs)
         self._ears.drain(0)
         self._hands.take_back_all()
-        self._hands.perform(self.state.discard_all())
+        self._hands.perform(self.state.discard_all(but=ahead))
         for number in self.contents.keys() - self.state.batches.keys():
             del self.contents[number]
         self.streams.clear()

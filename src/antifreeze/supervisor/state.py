@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from heapq import nsmallest
 from typing import Any
 
@@ -76,7 +77,7 @@ class PoolState:
     def reload(self, number: int, rows: int) -> list[Action]:
         """A batch whose samples have changed, or that must be collated in one place: once more, whole."""
         batch = self.batches[number]
-        batch.bad_rows, batch.strikes = {}, {}
+        batch.bad_rows, batch.strikes, batch.errors = {}, {}, {}
         return self._reload(batch, rows)
 
     def _reload(self, batch: Batch, rows: int) -> list[Action]:
@@ -97,18 +98,24 @@ class PoolState:
         """Delivered: the batch is the pool's no more."""
         return self.batches.pop(number)
 
-    def discard_all(self) -> list[Action]:
-        """The epoch is over for the user: what is not begun is forgotten, what runs is waited out by its slot."""
+    def discard_all(self, but: Collection[int] = ()) -> list[Action]:
+        """The epoch is over for the user: what is not begun is forgotten, what runs is waited out by its slot. Batches that are kept
+        (`but`) are of the next epoch, and go on."""
         actions: list[Action] = []
         self.hedging.lose_all()
-        for task in list(self.backlog):
-            actions += self.desk.drop(task)
+        waiting = sorted(self.backlog, key=lambda task: (task.batch, task.first_row))
         self.backlog.clear()
+        for task in waiting:
+            if task.batch in but:
+                self.backlog.append(task)
+            else:
+                actions += self.desk.drop(task)
         self.losses.clear()
         for batch in list(self.batches.values()):
-            batch.discarded = True
-            actions += self._resolve_if_done(batch)
-        return actions
+            if batch.number not in but:
+                batch.discarded = True
+                actions += self._resolve_if_done(batch)
+        return [*actions, *self.desk.assign()]
 
     def forget_all(self) -> None:
         """The workers are gone."""

@@ -19,6 +19,7 @@ class Content:
     divisible: bool  # a list of which a task may take a part
     number: int = 0  # of the batch in its epoch, for people: the pool knows it by another one
     offsets: list[int] | None = None  # of its samples' positions, where some between them were left out
+    key: int = 0  # what the random numbers of its epoch are made from: batches of two epochs may be under way
 
     def position_of(self, row: int) -> int:
         return self.position + (row if self.offsets is None else self.offsets[row])

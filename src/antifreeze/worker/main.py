@@ -233,6 +233,7 @@ class Worker:
     def _work(self, work: Work) -> None:
         task = task_of(work)
         self._writer.at_age(work.slot, work.slot_age)
+        self._seeds.use_key(work.key)
         self._journal.begin(work.task, work.batch, time.monotonic_ns(), work.first_row, b"" if work.pickled else work.payload)
         if self._init_failure is not None:
             failure, self._init_failure = self._init_failure, None

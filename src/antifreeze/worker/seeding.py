@@ -185,6 +185,8 @@ class Seeds(Protocol):
 
     def begin_epoch(self, base_seed: int, epoch: int) -> None: ...
 
+    def use_key(self, key: int) -> None: ...
+
     def for_each(self, position: int, count: int, fetch: Callable[[int], None], offsets: Sequence[int] | None = None) -> None: ...
 
     def for_batch(self, position: int, collating: bool = False) -> None: ...
@@ -223,6 +225,10 @@ class SampleSeeds:
 
     def begin_epoch(self, base_seed: int, epoch: int) -> None:
         self._key = epoch_key(base_seed, epoch)
+
+    def use_key(self, key: int) -> None:
+        """Of the task that comes: it may be of another epoch than the last one (task_key)."""
+        self._key = key
 
     def leave_to_user(self, generators: Sequence[Generator]) -> None:
         self._unused = [generator for generator in self._unused if generator not in generators]
@@ -412,6 +418,12 @@ def batch_seed(sample_seed: int, collating: bool) -> int:
 
 def epoch_key(base_seed: int, epoch: int) -> int:
     return mix((base_seed & _MASK) ^ mix(epoch + 1))
+
+
+def task_key(base_seed: int, epoch: int) -> int:
+    """The epoch's key as it travels with a task: as a signed number, which `seed_at` takes for the same."""
+    key = epoch_key(base_seed, epoch)
+    return key - (1 << 64) if key >> 63 else key
 
 
 def seed_at(key: int, position: int) -> int:

@@ -298,6 +298,9 @@ class ThreadSeeds:
     def begin_epoch(self, base_seed: int, epoch: int) -> None:
         self._key = epoch_key(base_seed, epoch)
 
+    def use_key(self, key: int) -> None:
+        self._key = key
+
     def seed_of(self, position: int) -> int:
         return seed_at(self._key, position)
 
