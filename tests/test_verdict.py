@@ -76,6 +76,10 @@ CASES = {
         "90% of it for the beginnings and ends of epochs; 3.0 s for each of 3 epochs: persistent_workers=True keeps the workers",
     ),
     "start-up though persistent": (replace(WAITS, startup_s=9.0, epochs=3, persistent=True), "has nothing loaded ahead of it"),
+    "start-up though loaded ahead": (
+        replace(WAITS, startup_s=9.0, epochs=3, persistent=True, loaded_ahead=8),
+        "though the first batches of most were loaded ahead of them",
+    ),
     "start-up of one epoch": (replace(WAITS, startup_s=9.0), "9.0 s until the first batch and after the last: a longer run pays that once"),
     "restarts": (replace(WAITS, restarts_s=9.0), "90% of it for workers that were replaced; the story says why they ended"),
     "a stall that lasts": (

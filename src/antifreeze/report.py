@@ -50,6 +50,9 @@ class Report:
     in_flight_bytes: int
     restarts: int
     hedges: int
+    loaded_ahead: int
+    loaded_ahead_in_vain: int
+    loaded_ahead_no_more: str
     streams_continued: int
     streams_ended: int
     taking_turns: str
@@ -67,7 +70,7 @@ class Report:
         timing, costs = ledger.timing, ledger.costs
         if ledger.decided:
             workers = ledger.decided[-1].workers
-        counted = replace(_counted(timing, costs, workers, cores, persistent), auto=bool(ledger.decided))
+        counted = replace(_counted(timing, costs, workers, cores, persistent), auto=bool(ledger.decided), loaded_ahead=ledger.warmth.used)
         if timing.waiting_since_ns is not None:
             counted = waiting_now(counted, (time.perf_counter_ns() - timing.waiting_since_ns) / 1e9)
         return cls(
@@ -90,6 +93,9 @@ class Report:
             in_flight_bytes=ledger.most_in_flight_bytes,
             restarts=costs.restarts,
             hedges=costs.hedges,
+            loaded_ahead=ledger.warmth.used,
+            loaded_ahead_in_vain=ledger.warmth.dropped,
+            loaded_ahead_no_more=ledger.warmth.why_not,
             streams_continued=costs.streams_continued,
             streams_ended=costs.streams_ended,
             taking_turns=costs.taking_turns,
@@ -152,6 +158,8 @@ class Report:
             rows.append(("restarts", f"{_several(self.restarts, 'worker')} replaced"))
         if self.hedges:
             rows.append(("hedges", f"{_several(self.hedges, 'late task')} loaded a second time"))
+        if self.loaded_ahead or self.loaded_ahead_in_vain or self.loaded_ahead_no_more:
+            rows.append(("next epoch", self._ahead_row()))
         if self.streams_continued:
             rows.append(("streams", f"{self.streams_continued} began anew after their worker ended; samples on their way were lost"))
         if self.streams_ended:
@@ -165,6 +173,11 @@ class Report:
     def _delivered_row(self) -> str:
         samples, batches, epochs = _several(self.samples, "sample"), _several(self.batches, "batch", "es"), _several(self.epochs, "epoch")
         return f"{samples} in {batches}, {epochs}, {_bytes(self.delivered_bytes)}"
+
+    def _ahead_row(self) -> str:
+        vain = f", {self.loaded_ahead_in_vain:,} in vain" if self.loaded_ahead_in_vain else ""
+        no_more = f"; not ahead any more: {self.loaded_ahead_no_more}" if self.loaded_ahead_no_more else ""
+        return f"{_several(self.loaded_ahead, 'batch', 'es')} loaded before the epoch began{vain}{no_more}"
 
     def _bad_row(self) -> str:
         counts = Counter(bad.done for bad in (*self.bad_samples, *self.raised))

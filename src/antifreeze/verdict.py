@@ -61,6 +61,7 @@ class Counted:
     persistent: bool
     taking_turns: bool = False  # threads, because of random generators
     auto: bool = False  # the number of workers is ours to choose
+    loaded_ahead: int = 0  # batches that were there before their epoch began
     waiting_now_s: float = 0.0
     """Of waited_s, what the loop is at while it is asked."""
 
@@ -181,6 +182,8 @@ def _about_start_up(counted: Counted) -> str:
     each_s = counted.startup_s / max(1, counted.epochs)
     if counted.workers and not counted.persistent and counted.epochs > 1:
         return f"{_s(each_s)} for each of {counted.epochs} epochs: persistent_workers=True keeps the workers from one epoch to the next"
+    if counted.epochs > 1 and counted.loaded_ahead:
+        return f"{_s(each_s)} for each of {counted.epochs} epochs, though the first batches of most were loaded ahead of them"
     if counted.epochs > 1:
         return f"{_s(each_s)} for each of {counted.epochs} epochs: the first batch of an epoch has nothing loaded ahead of it"
     return f"{_s(each_s)} until the first batch and after the last: a longer run pays that once"

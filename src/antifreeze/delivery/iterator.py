@@ -190,6 +190,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         pool, flights = self.pool, self._flights
         if goes_on and isinstance(pool, Pool):
             pool.catch_up()
+        elif self._next_epoch is not None:
+            self._next_epoch.forget()  # what there was of it went with its workers
         flights.begin(task_key(self._base_seed, self.cursor.epoch))
         self.cursor.finished = False
         self.cursor.shown = None
