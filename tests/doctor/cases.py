@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooms import little_cpu, little_memory, network_mount, small_shm
+from rooms import freezer_1, freezer_2, frozen, little_cpu, little_memory, memory_and_swap, network_mount, small_shm
 from ward import Patient
 
 DISEASES = (
@@ -25,6 +25,9 @@ DISEASES = (
     Patient("fifo_read", code="blocked-on-fifo", says=("{path}",), quick=True),
     Patient("fifo_read", ("open",), code="blocked-on-fifo", line="open", says=("{path}", "nobody opens")),
     Patient("pipe_read", code="blocked-on-pipe", says=("process {helper}",)),
+    Patient("full_pipe", code="blocked-on-full-pipe", says=("process {helper}",), quick=True),
+    Patient("event_loop", code="blocked-in-event-loop", says=("no connection is open",)),
+    Patient("event_loop", ("poll",), code="infinite-loop", says=("sample 403", "in between"), rests=False),
     Patient("socket_read", code="blocked-on-socket", says=("127.0.0.1:{port}",)),
     Patient("network_filesystem", code="blocked-on-network-filesystem", says=("{path}", "fuse.s3fs"), room=network_mount),
     Patient("worker_killed", code="worker-dead", whom="victim", says=("SIGKILL", "half a batch")),
@@ -34,9 +37,31 @@ DISEASES = (
     Patient("descriptors_exhausted", code="descriptors-exhausted", line="loop", says=("of 64 files", "Too many open files")),
     Patient("stopped", code="stopped", says=("SIGSTOP",)),
     Patient("pin_thread_stuck", code="pin-thread-stuck", whom="loop"),
+    Patient("pin_thread_stuck", ("loop",), code="pin-thread-stuck", whom="loop", line="loop", rests=False),
+    Patient("pin_thread_dead", code="pin-thread-dead", whom="loop", says=("shard-017.tar is not there any more", "timeout=")),
     Patient("orphans", code="orphans", line=None, says=("writes into a pipe that nobody reads",)),
     Patient("one_core", code="one-core-affinity", whom="loop", line=None, says=("core",), rests=False),
     Patient("cpu_throttled", code="cpu-throttled", whom="loop", line=None, says=("0.2 cores",), room=little_cpu, rests=False),
+    Patient("swapping", code="swapping", line=None, says=("container",), readies=3, room=memory_and_swap, rests=False),
+    Patient(
+        "frozen_cgroup",
+        code="frozen-cgroup",
+        line=None,
+        says=("the container is paused", "{folder}"),
+        room=freezer_1,
+        then=frozen,
+        rests=False,
+    ),
+    Patient(
+        "frozen_cgroup",
+        ("v2",),
+        code="frozen-cgroup",
+        line=None,
+        says=("the container is paused", "{folder}"),
+        room=freezer_2,
+        then=frozen,
+        rests=False,
+    ),
     Patient("collective", code="infinite-loop", says=("sample 403", "rank 1"), rests=False),
     Patient(
         "collective",
@@ -50,6 +75,7 @@ DISEASES = (
     ),
     Patient("loop_blocked", code="loop-blocked", whom="loop", says=("the loader is innocent",), quick=True),
     Patient("antifreeze_worker", code="infinite-loop", says=("sample 403",), rests=False),
+    Patient("antifreeze_worker", ("thread",), code="infinite-loop", says=("sample 403", "(thread "), rests=False, quick=True),
 )
 """Each of these is frozen, or starved."""
 

@@ -257,9 +257,60 @@ DISEASES: list[tuple[str, Examination, int | None, str]] = [
             machine=Machine(cores=4, swapped_in=5000, swapped_out=5000),
         ),
         LOOP,
-        "is swapping",
+        "does not fit into the memory of the machine",
     ),
-    ("frozen-cgroup", exam(loop_process(), idle_worker(W0, 0), cgroups=(Cgroup("/pod", frozen=True),)), LOOP, "/pod is frozen"),
+    (
+        "frozen-cgroup",  # the workers alone are paused: what they were at looks like a sample that sleeps for ever
+        exam(loop_process(), replace(stuck_worker(W0, 0, call=Call("clock_nanosleep"), asleep_s=900.0), frozen_by="/pod/freezer.state")),
+        W0,
+        "worker 0 (pid 101) cannot run: cgroup /pod is frozen",
+    ),
+    (
+        "blocked-on-full-pipe",
+        replace(reading("pipe", "pipe:[77]", "write", writable=True), holders=(Holder(9, ("ffmpeg",), reads=(77,)),)),
+        W0,
+        "process 9 (ffmpeg) could read but does not",
+    ),
+    ("blocked-on-full-pipe", reading("pipe", "pipe:[77]", "write", writable=True), W0, "which nobody else reads"),
+    (
+        "blocked-in-event-loop",
+        exam(
+            loop_process(),
+            replace(
+                stuck_worker(W0, 0, call=Call("epoll_wait", descriptors=(9,))),
+                descriptors=(
+                    *PIPES,
+                    *(Descriptor(9 + n, "socket", "socket", inode=77 + n, socket=Socket("unix", remote_inode=78 - n)) for n in (0, 1)),
+                ),
+            ),
+        ),
+        W0,
+        "no connection is open",
+    ),
+    (
+        "infinite-loop",
+        exam(loop_process(), stuck_worker(W0, 0, call=Call("epoll_wait", descriptors=(9,), limit_s=0.1), asleep_s=0.05)),
+        W0,
+        "has gone round",
+    ),
+    (
+        "file-lock",
+        replace(
+            reading("file", "/data/x.lock", "flock"),
+            file_locks=(FileLock(1, "FLOCK", W0, 0, 77), FileLock(1, "FLOCK", W0, 0, 77, waiting=True)),
+        ),
+        W0,
+        "which it holds itself",
+    ),
+    (
+        "frozen-cgroup",
+        exam(
+            loop_process(frozen_by="/pod/cgroup.freeze"),
+            *(idle_worker(pid, number, frozen_by="/pod/cgroup.freeze") for number, pid in enumerate((W0, W1))),
+        ),
+        LOOP,
+        "the container is paused: its cgroup /pod is frozen",
+    ),
     (
         "loop-in-collective",
         exam(

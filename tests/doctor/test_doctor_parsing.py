@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import struct
+from pathlib import Path
 
 import pytest
 
 from antifreeze.doctor.facts.calls import call_names, decode_call
 from antifreeze.doctor.facts.descriptors import filesystem_of, is_remote, kind_of, parse_mounts
 from antifreeze.doctor.facts.holders import locks_that_matter, parse_file_locks
-from antifreeze.doctor.facts.machine import parse_cpu_max, parse_oom_kills, place_cgroup
+from antifreeze.doctor.facts.machine import frozen_by, parse_cpu_max, parse_oom_kills, place_cgroup
 from antifreeze.doctor.facts.model import FileLock
 from antifreeze.doctor.facts.native import follows_a_call, libraries_on_stack
 from antifreeze.doctor.facts.permission import has_capability, is_refusal, reason_and_remedy
-from antifreeze.doctor.facts.proc import parse_cores, parse_mapping, parse_stat, parse_status
-from antifreeze.doctor.facts.sockets import address_text, parse_tcp, parse_unix
+from antifreeze.doctor.facts.proc import parse_cores, parse_fair_memory, parse_mapping, parse_stat, parse_status
+from antifreeze.doctor.facts.sockets import address_text, parse_inet, parse_unix
 from antifreeze.doctor.facts.stacks import first_causes, parse_dump
 from antifreeze.doctor.facts.threads import exec_start_ms
 from antifreeze.doctor.findings.sources import lock_taken_at, locks_held_at
@@ -141,7 +142,7 @@ def test_file_locks() -> None:
 def test_tcp_and_unix_sockets() -> None:
     head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
     tcp = head + "   0: 0100007F:1F90 0200000A:01BB 01 0:0 00:0 0 0 0 555 1\n"
-    found = parse_tcp(tcp)[555]
+    found = parse_inet(tcp)[555]
     assert (found.local, found.remote, found.state) == ("127.0.0.1:8080", "10.0.0.2:443", "ESTABLISHED")
     assert address_text("00000000000000000000000001000000:0050") == "[::1]:80"
     assert parse_unix("Num RefCount Protocol Flags Type St Inode Path\nffff: 2 0 0 1 1 77 /run/x.sock\nffff: 2 0 0 1 1 78\n") == {
@@ -291,3 +292,30 @@ def test_ticks_are_round(largest: float, last: float) -> None:
     assert ticks[0] == 0
     assert ticks[-1] == pytest.approx(last)
     assert 2 <= len(ticks) <= 7
+
+
+def test_either_version_of_the_freezer_is_seen_and_the_one_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antifreeze.doctor.facts.machine.CGROUP_ROOT", str(tmp_path))
+    old, new = tmp_path / "freezer" / "batch" / "job", tmp_path / "unified" / "pod"
+    old.mkdir(parents=True)
+    new.mkdir(parents=True)
+    place = place_cgroup("3:freezer:/batch/job\n2:memory:/\n1:cpu:/\n0::/pod\n", str(tmp_path))
+    assert frozen_by(place) == ""
+    (new / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+    (new / "cgroup.freeze").write_text("1\n")
+    assert frozen_by(place) == str(new / "cgroup.freeze")
+    (old / "freezer.state").write_text("FROZEN\n")
+    (old / "freezer.self_freezing").write_text("0\n")
+    (old.parent / "freezer.self_freezing").write_text("1\n")
+    assert frozen_by(place) == str(old.parent / "freezer.state")  # to write into the job's own would change nothing
+
+
+def test_a_socket_that_is_not_connected_has_nobody_at_its_other_end() -> None:
+    line = "  19: 0100007F:C3B4 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4711 2 0 0"
+    found = parse_inet(f"sl local remote st\n{line}\n", "udp")[4711]
+    assert (found.family, found.local, found.remote, found.state) == ("udp", "127.0.0.1:50100", "", "")
+
+
+def test_shared_swap_is_shared_fairly() -> None:
+    found = parse_fair_memory("55-7f rollup\nPss: 100 kB\nPrivate_Clean: 1 kB\nPrivate_Dirty: 2 kB\nSwap: 90 kB\nSwapPss: 30 kB\n")
+    assert (found.pss, found.private, found.swap) == (102400, 3072, 30720)

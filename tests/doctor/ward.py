@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,8 @@ class Patient:
     """One of the few that every ./check visits."""
     room: Callable[[], Any] | None = None
     """A context manager that gives the patient what it needs: a command prefix and arguments (see rooms.py)."""
+    then: Callable[[dict[str, Any]], Any] | None = None
+    """A context manager: what is done to it when it is ready, and undone before it is ended; given what it said."""
 
     @property
     def name(self) -> str:
@@ -109,7 +111,9 @@ def running(patient: Patient) -> Iterator[tuple[int, list[dict[str, Any]]]]:
             env=_environment(),
         )
         try:
-            yield process.pid, _wait_ready(process, patient, errors)
+            said = _wait_ready(process, patient, errors)
+            with patient.then(said[0]) if patient.then else nullcontext():
+                yield process.pid, said
         finally:
             end_group(process)
 

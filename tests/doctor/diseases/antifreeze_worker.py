@@ -1,4 +1,9 @@
-"""antifreeze's own worker in an infinite loop, with its deadline switched off: the journal names the sample even without a stack."""
+"""antifreeze's own worker in an infinite loop, with its deadline switched off: the journal names the sample even without a stack.
+
+`antifreeze_worker.py thread`: the worker is a thread of the loop's own process
+"""
+
+import sys
 
 import torch
 from patient import ready
@@ -20,5 +25,6 @@ class Squares(Dataset):
 
 
 if __name__ == "__main__":
-    for _batch in DataLoader(Squares(), batch_size=4, num_workers=2, sample_timeout_s=None, stall_report_s=None):
+    kind = "thread" if "thread" in sys.argv else "process"
+    for _batch in DataLoader(Squares(), batch_size=4, num_workers=2, sample_timeout_s=None, stall_report_s=None, workers=kind):
         pass

@@ -27,3 +27,15 @@ def worker_number() -> int:
 
     info = get_worker_info()
     return -1 if info is None else info.id
+
+
+def as_if_there_were_an_accelerator() -> None:
+    """torch starts its pin-memory thread only where it knows one; "it is the CPU" is all that the thread needs to run."""
+    import torch
+
+    if torch.accelerator.is_available():
+        return
+    torch.accelerator.is_available = lambda: True
+    torch.accelerator.current_accelerator = lambda check_available=False: torch.device("cpu")
+    torch.accelerator.current_device_index = lambda: 0
+    torch.accelerator.set_device_index = lambda device: None

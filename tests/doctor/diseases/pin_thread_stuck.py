@@ -1,25 +1,25 @@
 """The pin-memory thread does not come back from pinning a batch: here a batch type whose own pin_memory() waits for a lock.
 
+`pin_thread_stuck.py loop`: it goes round for ever instead
+
 On a machine without an accelerator torch starts no such thread; so the patient says that it has one, which is all that the thread needs.
 """
 
+import sys
 import threading
 
-import torch
-from patient import ready
+from patient import as_if_there_were_an_accelerator, ready
 from torch.utils.data import DataLoader, Dataset
 
-if not torch.accelerator.is_available():
-    torch.accelerator.is_available = lambda: True
-    torch.accelerator.current_accelerator = lambda check_available=False: torch.device("cpu")
-    torch.accelerator.current_device_index = lambda: 0
-    torch.accelerator.set_device_index = lambda device: None
+as_if_there_were_an_accelerator()
 
 
 class Graph:
     def pin_memory(self):
         ready()
         pinned = threading.Event()
+        while "loop" in sys.argv:
+            pinned.is_set()  # <- loop
         pinned.wait()  # <- here
         return self
 

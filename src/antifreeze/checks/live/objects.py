@@ -62,7 +62,7 @@ def _look_at(path: str, value: Any, objects: list[Any], share: float) -> Holding
 
 def _own_bytes() -> int:
     memory = read_fair_memory(os.getpid())
-    return memory[1] if memory else 0
+    return memory.private if memory else 0
 
 
 def _containers(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -19,7 +19,7 @@ from antifreeze.doctor.errors import PatientEnded
 from antifreeze.doctor.facts.descriptors import count_descriptors, filesystem_of, read_descriptors, read_mounts, read_stderr_tail
 from antifreeze.doctor.facts.holders import find_holders, locks_that_matter, read_file_locks
 from antifreeze.doctor.facts.look import Look, SeenProcess, look, main_frames
-from antifreeze.doctor.facts.machine import read_cgroup, read_machine
+from antifreeze.doctor.facts.machine import frozen_by, read_cgroup, read_machine
 from antifreeze.doctor.facts.model import Blindness, Cgroup, Examination, Frame, Process, Thread
 from antifreeze.doctor.facts.names import WORKER_NAMES, is_library, is_remote
 from antifreeze.doctor.facts.permission import explain_no_py_spy, explain_refusal
@@ -154,6 +154,7 @@ def _join_process(pid: int, first: Look, last: Look, uptime_s: float) -> Process
         descriptor_limit=read_descriptor_limit(pid),
         rank=read_rank(pid),
         cgroup=place.name if place else "",
+        frozen_by=frozen_by(place) if place else "",
         shm=read_shm_space(pid),
         stderr_tail=read_stderr_tail(pid, mounts),
         first=before.sample if before else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 from antifreeze.doctor.facts.look import main_frames
 from antifreeze.doctor.facts.model import Call, Descriptor, FileLock, Holder, Process
@@ -38,8 +39,10 @@ def find_holders(processes: tuple[Process, ...], locks: tuple[FileLock, ...], py
     inside = {process.pid for process in processes}
     lockers = {lock.pid for lock in locks if not lock.waiting and lock.pid > 0} - inside
     ends = ends_of(_waited_for(processes), inside)
+    nothing = Ends()
     return tuple(
-        Holder(pid, read_command(pid), main_frames(py_spy, pid), tuple(sorted(ends.get(pid, ())))) for pid in sorted(lockers | set(ends))
+        Holder(pid, read_command(pid), main_frames(py_spy, pid), *(tuple(sorted(each)) for each in ends.get(pid, nothing).both))
+        for pid in sorted(lockers | set(ends))
     )
 
 
@@ -55,31 +58,42 @@ def _descriptors(process: Process, call: Call) -> list[Descriptor]:
     return [each for number in call.descriptors if (each := process.descriptor(number)) is not None]
 
 
-def ends_of(waited_for: list[Descriptor], inside: set[int]) -> dict[int, set[int]]:
-    """pid -> inodes of what it could write to, over all processes that we may look at."""
+@dataclass(frozen=True)
+class Ends:
+    """Inodes of what a process could write to, and read from."""
+
+    writes: frozenset[int] = frozenset()
+    reads: frozenset[int] = frozenset()
+
+    @property
+    def both(self) -> tuple[frozenset[int], frozenset[int]]:
+        return self.writes, self.reads
+
+
+def ends_of(waited_for: list[Descriptor], inside: set[int]) -> dict[int, Ends]:
+    """By pid, over all processes that we may look at."""
     wanted: dict[str, int] = {}
     for each in waited_for:
         if each.socket is not None and each.socket.remote_inode:
             wanted[f"socket:[{each.socket.remote_inode}]"] = each.socket.remote_inode
         elif each.kind in ("pipe", "fifo"):
             wanted[each.target] = each.inode
-    found: dict[int, set[int]] = {}
-    for pid in all_pids() if wanted else ():
-        if pid not in inside:
-            inodes = _writable_ends(pid, wanted)
-            if inodes:
-                found[pid] = inodes
-    return found
+    outside = [pid for pid in all_pids() if pid not in inside] if wanted else []
+    found = {pid: _open_ends(pid, wanted) for pid in outside}
+    return {pid: ends for pid, ends in found.items() if ends.writes or ends.reads}
 
 
-def _writable_ends(pid: int, wanted: dict[str, int]) -> set[int]:
-    found = set()
+def _open_ends(pid: int, wanted: dict[str, int]) -> Ends:
+    writes: set[int] = set()
+    reads: set[int] = set()
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
             link = f"/proc/{pid}/fd/{name}"
             target = os.readlink(link)
-            if target in wanted and os.lstat(link).st_mode & 0o200:
-                found.add(wanted[target])
+            if target in wanted:
+                mode = os.lstat(link).st_mode
+                writes.update({wanted[target]} if mode & 0o200 else ())
+                reads.update({wanted[target]} if mode & 0o400 else ())
     except OSError:
         pass
-    return found
+    return Ends(frozenset(writes), frozenset(reads))

@@ -6,12 +6,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from antifreeze.doctor.facts.journal import read_journal
+from antifreeze.doctor.facts.journal import read_journals
 from antifreeze.doctor.facts.machine import CgroupPlace, CpuCounters, MachineCounters, find_cgroup, read_cpu_counters, read_machine_counters
 from antifreeze.doctor.facts.model import Frame, ProcessSample
 from antifreeze.doctor.facts.proc import Stat, Status, looks_like_python, read_fair_memory, read_stat, read_status
 from antifreeze.doctor.facts.stacks import Stacks, read_stacks
-from antifreeze.doctor.facts.threads import SeenThread, look_at_threads, with_stacks
+from antifreeze.doctor.facts.threads import SeenThread, look_at_threads, with_journal, with_stacks
 
 AT_ONCE = 4
 LARGEST_WALKED = 16 << 30
@@ -53,9 +53,11 @@ def _look_at_process(pid: int, fair_memory: bool) -> SeenProcess | None:
     memory = status.memory
     fair = read_fair_memory(pid) if fair_memory and memory.rss < LARGEST_WALKED else None
     if fair is not None:
-        memory = replace(memory, pss=fair[0], private=fair[1])
-    sample = ProcessSample(stat.state, stat.cpu_s, time.monotonic(), stat.major_faults, memory, read_journal(pid))
-    return SeenProcess(stat, status, sample, looks_like_python(pid), look_at_threads(pid))
+        memory = replace(memory, pss=fair.pss, private=fair.private, swap=memory.swap if fair.swap is None else fair.swap)
+    journals = read_journals(pid)
+    sample = ProcessSample(stat.state, stat.cpu_s, time.monotonic(), stat.major_faults, memory, journals.get(pid))
+    threads = {tid: with_journal(each, journals.get(tid) if tid != pid else None) for tid, each in look_at_threads(pid).items()}
+    return SeenProcess(stat, status, sample, looks_like_python(pid), threads)
 
 
 def _with_python(seen: dict[int, SeenProcess], py_spy: str, native: bool) -> dict[int, SeenProcess]:

@@ -81,8 +81,9 @@ class CgroupPlace:
     name: str
     cpu: str
     memory: str
-    freezer: str
     version: int
+    freezers: tuple[tuple[str, int], ...] = ()
+    """(folder, version): where both versions are mounted, either of them can pause a process."""
 
 
 def find_cgroup(pid: int, root: str = CGROUP_ROOT) -> CgroupPlace | None:
@@ -99,9 +100,10 @@ def place_cgroup(text: str, root: str = CGROUP_ROOT) -> CgroupPlace:
     if "memory" in paths or "cpu" in paths:
         folders = {name: _existing(f"{root}/{name}", paths.get(name, "/")) for name in ("cpu", "memory", "freezer")}
         name = next((paths[controller] for controller in ("cpu", "memory") if paths.get(controller, "/") != "/"), "/")
-        return CgroupPlace(name, folders["cpu"], folders["memory"], folders["freezer"], version=1)
+        beside = [(_existing(f"{root}/unified", paths[""]), 2)] if "" in paths else []
+        return CgroupPlace(name, folders["cpu"], folders["memory"], 1, ((folders["freezer"], 1), *beside))
     folder = _existing(root, paths.get("", "/"))
-    return CgroupPlace(paths.get("", "/"), folder, folder, folder, version=2)
+    return CgroupPlace(paths.get("", "/"), folder, folder, 2, ((folder, 2),))
 
 
 def _existing(mount: str, path: str) -> str:
@@ -162,7 +164,6 @@ def read_cgroup(place: CgroupPlace, before: CpuCounters, after: CpuCounters) -> 
         memory_limit=limit,
         memory_used=used,
         oom_kills=_oom_kills(place),
-        frozen=_is_frozen(place),
     )
 
 
@@ -182,7 +183,17 @@ def _oom_kills(place: CgroupPlace) -> int:
     return read_numbers(read_text(f"{place.memory}/{name}")).get("oom_kill", 0)
 
 
-def _is_frozen(place: CgroupPlace) -> bool:
-    if place.version == 2:
-        return read_numbers(read_text(f"{place.freezer}/cgroup.events")).get("frozen", 0) == 1
-    return (read_text(f"{place.freezer}/freezer.state") or "").strip() == "FROZEN"
+def frozen_by(place: CgroupPlace) -> str:
+    """The file that pauses the processes of this cgroup, its own or that of one above it; empty where none does."""
+    for folder, version in place.freezers:
+        if _is_frozen(folder, version):
+            own, switch = ("freezer.self_freezing", "freezer.state") if version == 1 else ("cgroup.freeze", "cgroup.freeze")
+            asked = [each for each in _upwards(folder) if (read_text(f"{each}/{own}") or "").strip() == "1"]
+            return f"{(asked or [folder])[0]}/{switch}"
+    return ""
+
+
+def _is_frozen(folder: str, version: int) -> bool:
+    if version == 2:
+        return read_numbers(read_text(f"{folder}/cgroup.events")).get("frozen", 0) == 1
+    return (read_text(f"{folder}/freezer.state") or "").strip() in ("FROZEN", "FREEZING")

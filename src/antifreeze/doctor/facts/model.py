@@ -78,6 +78,9 @@ class ThreadSample:
     native: tuple[Frame, ...] = ()
     """Python and native frames together; only where they were asked for, because reading them stops the process for a moment."""
     owns_gil: bool = False
+    age_s: float | None = None
+    journal: JournalEntry | None = None
+    """Of a thread that is an antifreeze worker."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,8 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes. `pss` shares what is shared fairly among the sharers, `private` is what would be freed if the process ended."""
+    """Bytes. `pss` shares what is shared fairly among the sharers, `private` is what would be freed if the process ended; `swap` is its
+    fair part too, where that is known."""
 
     rss: int
     anonymous: int = 0
@@ -199,6 +203,8 @@ class Process:
     descriptor_limit: int | None = None
     rank: str | None = None
     cgroup: str = ""
+    frozen_by: str = ""
+    """The file of a cgroup that pauses it; empty where none does."""
     shm: ShmSpace | None = None
     stderr_tail: str = ""
     first: ProcessSample | None = None
@@ -255,6 +261,8 @@ class Holder:
     frames: tuple[Frame, ...] = ()
     inodes: tuple[int, ...] = ()
     """Pipes it can write to, and the other ends of sockets."""
+    reads: tuple[int, ...] = ()
+    """Pipes it can read from."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +277,6 @@ class Cgroup:
     memory_limit: int | None = None
     memory_used: int | None = None
     oom_kills: int = 0
-    frozen: bool = False
 
 
 @dataclass(frozen=True)

@@ -137,13 +137,24 @@ def parse_cores(text: str) -> tuple[int, ...]:
     return tuple(cores)
 
 
-def read_fair_memory(pid: int) -> tuple[int, int] | None:
-    """(PSS, private) in bytes. It walks the page table, so it is asked once per examination."""
+@dataclass(frozen=True)
+class FairMemory:
+    """Bytes, what is shared divided among the sharers."""
+
+    pss: int
+    private: int
+    swap: int | None
+
+
+def read_fair_memory(pid: int) -> FairMemory | None:
+    """It walks the page table, so it is asked once per examination."""
     text = read_text(f"/proc/{pid}/smaps_rollup")
-    if not text:
-        return None
+    return parse_fair_memory(text) if text else None
+
+
+def parse_fair_memory(text: str) -> FairMemory:
     sizes = {key: int(value.split()[0]) * 1024 for key, _, value in (line.partition(":") for line in text.splitlines()[1:])}
-    return sizes.get("Pss", 0), sizes.get("Private_Clean", 0) + sizes.get("Private_Dirty", 0)
+    return FairMemory(sizes.get("Pss", 0), sizes.get("Private_Clean", 0) + sizes.get("Private_Dirty", 0), sizes.get("SwapPss"))
 
 
 def read_command(pid: int) -> tuple[str, ...]:

@@ -28,8 +28,8 @@ TCP_STATES = (
 def read_sockets(pid: int) -> dict[int, Socket]:
     """inode -> socket, for all sockets of the process's network namespace."""
     found: dict[int, Socket] = {}
-    for name in ("tcp", "tcp6"):
-        found.update(parse_tcp(read_text(f"/proc/{pid}/net/{name}", 1 << 25) or ""))
+    for name in ("tcp", "tcp6", "udp", "udp6"):
+        found.update(parse_inet(read_text(f"/proc/{pid}/net/{name}", 1 << 25) or "", name.removesuffix("6")))
     for inode, path in parse_unix(read_text(f"/proc/{pid}/net/unix", 1 << 25) or "").items():
         found[inode] = Socket(family="unix", local=path)
     for inode, peer in _unix_peers().items():
@@ -38,16 +38,17 @@ def read_sockets(pid: int) -> dict[int, Socket]:
     return found
 
 
-def parse_tcp(text: str) -> dict[int, Socket]:
+def parse_inet(text: str, family: str = "tcp") -> dict[int, Socket]:
+    """The lines of /proc/net/tcp and udp; a socket that is not connected has nobody at its other end."""
     rows = [line.split() for line in text.splitlines()[1:]]
     rows = [row for row in rows if len(row) > 9]
     by_ends = {(row[1], row[2]): int(row[9]) for row in rows}
     return {
         int(row[9]): Socket(
-            family="tcp",
-            state=TCP_STATES[int(row[3], 16)] if int(row[3], 16) < len(TCP_STATES) else row[3],
+            family=family,
+            state=(TCP_STATES[int(row[3], 16)] if int(row[3], 16) < len(TCP_STATES) else row[3]) if family == "tcp" else "",
             local=address_text(row[1]),
-            remote=address_text(row[2]),
+            remote=address_text(row[2]) if int(row[2].replace(":", ""), 16) else "",
             remote_inode=by_ends.get((row[2], row[1]), 0),
         )
         for row in rows

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from antifreeze.doctor.facts.calls import decode_call
 from antifreeze.doctor.facts.descriptors import Mounts, epoll_targets, filesystem_of, read_mounts
-from antifreeze.doctor.facts.model import Call, ThreadSample
+from antifreeze.doctor.facts.model import Call, JournalEntry, ThreadSample
 from antifreeze.doctor.facts.native import libraries_on_stack
-from antifreeze.doctor.facts.proc import Mapping, read_mappings, read_memory, read_stat, read_status, read_text, thread_ids
+from antifreeze.doctor.facts.proc import Mapping, read_mappings, read_memory, read_stat, read_status, read_text, read_uptime_s, thread_ids
 from antifreeze.doctor.facts.stacks import PythonThread
 
 EXEC_START = re.compile(r"^se\.exec_start\s*:\s*([\d.]+)", re.MULTILINE)
@@ -45,6 +45,7 @@ def _look_at_thread(pid: int, tid: int, mappings: list[Mapping], mounts: Mounts,
         wchan=(read_text(f"{folder}/wchan") or "0").partition(".")[0].removeprefix("0"),
         call=call,
         libraries=_libraries(pid, call, mappings),
+        age_s=max(0.0, read_uptime_s() - stat.started_s),
     )
     return SeenThread(stat.name, "", sample)
 
@@ -80,6 +81,10 @@ def _asleep_s(folder: str, state: str, now_ms: float | None) -> float | None:
         return 0.0
     last_ms = exec_start_ms(read_text(f"{folder}/sched") or "")
     return None if last_ms is None or now_ms is None else max(0.0, (now_ms - last_ms) / 1000)
+
+
+def with_journal(seen: SeenThread, entry: JournalEntry | None) -> SeenThread:
+    return seen if entry is None else replace(seen, sample=replace(seen.sample, journal=entry))
 
 
 def with_stacks(pid: int, seen: dict[int, SeenThread], stacks: tuple[PythonThread, ...]) -> dict[int, SeenThread]:

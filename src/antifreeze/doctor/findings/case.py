@@ -18,6 +18,7 @@ class Doing(Enum):
     SENDING = "sends a batch"
     STARTING = "starts"
     CLOSING = "ends"
+    TURN = "waits for its turn with the random generators"
     UNKNOWN = "is at something unknown"
 
 
@@ -49,6 +50,13 @@ class Worker:
     """What its earlier batches took on average."""
     inline: bool = False
     """num_workers=0: the loop's own process."""
+    threaded: bool = False
+    """antifreeze's workers="thread": one thread of the loop's own process."""
+
+    @property
+    def is_loop(self) -> bool:
+        """It has no process of its own."""
+        return self.inline or self.threaded
 
     @property
     def last(self) -> ThreadSample | None:
@@ -62,6 +70,8 @@ class Worker:
     def name(self) -> str:
         if self.inline:
             return f"the loop itself (pid {self.process.pid})"
+        if self.threaded and self.thread is not None:
+            return f"worker {self.number} (thread {self.thread.tid} of pid {self.process.pid})"
         return f"worker {self.number} (pid {self.process.pid})" if self.number is not None else f"a worker (pid {self.process.pid})"
 
     @property
@@ -130,7 +140,8 @@ class Case:
         return next((loader for loader in self.loaders if worker in loader.workers), None)
 
     def worker(self, pid: int) -> Worker | None:
-        return next((worker for worker in self.workers if worker.process.pid == pid), None)
+        """The one that is this process; threads are none."""
+        return next((worker for worker in self.workers if worker.process.pid == pid and not worker.threaded), None)
 
     def name_of(self, pid: int) -> str:
         worker = self.worker(pid)

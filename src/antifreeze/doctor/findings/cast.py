@@ -19,6 +19,7 @@ from antifreeze.doctor.findings.frames import (
     OUR_INLINE,
     OUR_POOL,
     OUR_PROCESSES,
+    OUR_THREAD,
     OUR_WORKER,
     PIN_LOOP,
     QUEUES,
@@ -41,6 +42,9 @@ STAGES = {
     "WRITE": Doing.LOADING,
     "SEND": Doing.SENDING,
     "ENDED": Doing.CLOSING,
+    "INITIALISING": Doing.STARTING,
+    "TURN": Doing.TURN,
+    "AWAIT": Doing.LOADING,
 }
 
 
@@ -87,7 +91,7 @@ def _children(process: Process, exam: Examination) -> list[Process]:
 def _is_loader(process: Process, exam: Examination) -> bool:
     if is_worker(process) or any(FORK_SERVER in word for word in process.command):
         return False
-    if any(is_worker(child) for child in _children(process, exam)):
+    if any(is_worker(child) for child in _children(process, exam)) or _thread_workers(process):
         return True
     return any(_iterates(frames) for frames in _stacks(process))
 
@@ -102,6 +106,7 @@ def _loader_case(process: Process, exam: Examination) -> LoaderCase:
     frames = thread.last.frames if thread and thread.last else ()
     children = _children(process, exam)
     workers = [_worker(child, process) for child in children if is_worker(child) and child.state != "Z"]
+    workers += _thread_workers(process)
     if now is Loop.LOADING and thread is not None:
         workers.append(_inline_worker(process, thread))
     feeders = _queue_threads(process)
@@ -236,9 +241,9 @@ def doing_of(sample: ThreadSample | None) -> Doing:
 
 
 def _worker(process: Process, parent: Process) -> Worker:
-    if process.last is not None and process.last.journal is not None:
-        return _our_worker(process, process.last.journal)
     thread = process.main
+    if process.last is not None and process.last.journal is not None:
+        return _our_worker(process, thread, process.first.journal if process.first else None, process.last.journal)
     first, last = (thread.first, thread.last) if thread else (None, None)
     loop = find(last.frames, *WORKER_LOOP) if last else None
     number = _number(loop.value("worker_id")) if loop else None
@@ -260,12 +265,24 @@ def _worker(process: Process, parent: Process) -> Worker:
     )
 
 
-def _our_worker(process: Process, now: JournalEntry) -> Worker:
+def _thread_workers(process: Process) -> list[Worker]:
+    """Workers that are threads of the loop's own process: each has a row of the journal."""
+    return [
+        _our_worker(process, thread, thread.first.journal if thread.first else None, thread.last.journal, threaded=True)
+        for thread in process.threads
+        if thread.last is not None and thread.last.journal is not None
+    ]
+
+
+def _our_worker(
+    process: Process, thread: Thread | None, before: JournalEntry | None, now: JournalEntry, *, threaded: bool = False
+) -> Worker:
     """The journal is written by the worker itself, so it needs no stack to be understood."""
-    before = process.first.journal if process.first else None
-    thread, doing = process.main, STAGES.get(now.stage, Doing.UNKNOWN)
-    frames = above(thread.last.frames, *OUR_WORKER) if thread and thread.last else ()
+    doing = STAGES.get(now.stage, Doing.UNKNOWN)
+    last = thread.last if thread else None
+    frames = above(last.frames, *(OUR_THREAD if threaded else OUR_WORKER)) if last else ()
     at_work = doing is Doing.LOADING
+    age_s = last.age_s if threaded and last and last.age_s is not None else process.age_s
     return Worker(
         process=process,
         thread=thread,
@@ -278,7 +295,8 @@ def _our_worker(process: Process, now: JournalEntry) -> Worker:
         batch=now.batch,
         sample=now.sample if at_work else None,
         busy_s=now.since_s if at_work else None,
-        typical_s=max(0.0, process.age_s - (now.since_s or 0.0)) / now.samples if now.samples else None,
+        typical_s=max(0.0, age_s - (now.since_s or 0.0)) / now.samples if now.samples else None,
+        threaded=threaded,
     )
 
 
@@ -317,7 +335,7 @@ def _typical_s(age_s: float, busy_s: float | None, batch: int | None, count: int
 
 def _inline_worker(process: Process, thread: Thread) -> Worker:
     first, last = thread.first, thread.last
-    frames = above(last.frames, "_next_data", LOADER) if last else ()
+    frames = _loading_part(last.frames) if last else ()
     same = (
         first is not None
         and last is not None
@@ -336,6 +354,14 @@ def _inline_worker(process: Process, thread: Thread) -> Worker:
         busy_s=None if not same else process.window_s,
         inline=True,
     )
+
+
+def _loading_part(frames: Frames) -> Frames:
+    """What the loader called, torch's or ours; not what called the loader."""
+    for position, frame in enumerate(frames):
+        if (frame.name == "_next_data" and frame.file.endswith(LOADER)) or frame.file.endswith(OUR_INLINE):
+            return frames[:position]
+    return frames
 
 
 def users_threads(process: Process) -> list[Thread]:

@@ -37,6 +37,8 @@ CAUSES: tuple[Rule, ...] = (
     reads.network_filesystem,
     reads.socket,
     reads.pipe,
+    reads.full_pipe,
+    reads.event_loop,
     reads.child_process,
     reads.terminal,
     sample.infinite_loop,
@@ -68,10 +70,10 @@ EXPLAINS = {
     "descriptors-exhausted": ("result-lost",),
     "pin-thread-dead": ("result-lost",),
     "gil-held": ("loop-is-slow", "loop-blocked"),
-    "frozen-cgroup": ("stopped",),
     "out-of-memory-kill": ("loop-blocked", "loop-is-slow"),
     "worker-dead": ("loop-blocked",),
     "cpu-throttled": ("too-many-workers",),
+    "swapping": ("memory-nearly-full",),
 }
 """A consequence is not said beside its cause."""
 
@@ -80,10 +82,12 @@ WEIGHT = {Severity.DISEASE: 0, Severity.SLOW: 1, Severity.NOTE: 2, Severity.HEAL
 
 def diagnose(exam: Examination) -> Diagnosis:
     case = build_case(exam)
-    causes = _without_consequences(_merged([found for rule in CAUSES for found in rule(case)]))
+    paused = {process.pid for process in exam.processes if process.frozen_by}  # what they were at tells nothing, and looks like much
+    found = [found for rule in CAUSES for found in rule(case) if found.code == "frozen-cgroup" or found.pid not in paused]
+    causes = _without_consequences(_merged(found))
     own = [found for found in causes if found.severity is not Severity.NOTE or found.code != "orphans"]
     beside = [found for found in causes if found not in own]
-    risks = [found for rule in RISKS for found in rule(case)]
+    risks = _unexplained([found for rule in RISKS for found in rule(case)], causes)
     return Diagnosis((*sorted(own or _state(case), key=lambda found: WEIGHT[found.severity]), *beside, *risks))
 
 
@@ -92,7 +96,11 @@ def _state(case: Case) -> list[Finding]:
 
 
 def _without_consequences(findings: list[Finding]) -> list[Finding]:
-    explained = {code for found in findings if found.severity is Severity.DISEASE for code in EXPLAINS.get(found.code, ())}
+    return _unexplained(findings, findings)
+
+
+def _unexplained(findings: list[Finding], causes: list[Finding]) -> list[Finding]:
+    explained = {code for found in causes if found.severity is Severity.DISEASE for code in EXPLAINS.get(found.code, ())}
     return [found for found in findings if found.code not in explained]
 
 

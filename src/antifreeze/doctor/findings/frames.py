@@ -16,6 +16,7 @@ PIN_LOOP = ("_pin_memory_loop", "torch/utils/data/_utils/pin_memory.py")
 OUR_PLAN = "antifreeze/plan/map_plan.py"
 QUEUES = "multiprocessing/queues.py"
 OUR_WORKER = ("run_worker", "antifreeze/worker/main.py")
+OUR_THREAD = ("run_in_thread", "antifreeze/worker/thread.py")
 OUR_POOL, OUR_INLINE, OUR_PROCESSES = (
     "antifreeze/supervisor/pool.py",
     "antifreeze/delivery/local_pool.py",
@@ -55,17 +56,26 @@ def sample_of(frames: Frames) -> str | None:
             found = frame.value("idx")
             if found is not None:
                 return found
-    called = next((frame.value("index") for frame in reversed(frames) if frame.name in ("__getitem__", "__getitems__")), None)
-    if called is not None:
-        return called
+    called = [frame.value("index") for frame in reversed(frames) if frame.name in ("__getitem__", "__getitems__")]
     fetch = find(frames, *FETCH)
-    return fetch.value("possibly_batched_index") if fetch else None
+    together = called[0] if called else fetch.value("possibly_batched_index") if fetch else None
+    return _one_of(together, called[1:]) or together
+
+
+def _one_of(together: str | None, called: list[str | None]) -> str | None:
+    """Samples that are asked for together, and mostly loaded one by one: the one at hand."""
+    if together is None or not together.startswith("["):
+        return None
+    return next((index for index in called if index is not None and index in re.findall(r"-?\d+", together)), None)
 
 
 def stage_of(frames: Frames) -> str:
-    """Which part of the loading a worker is in, in words."""
-    if any("_utils/collate.py" in frame.file for frame in frames) or any(frame.name.startswith("collate") for frame in frames):
-        return "collating"
+    """Which part of the loading a worker is in, in words: what was called first decides."""
+    for frame in reversed(frames):
+        if frame.name in ("__getitem__", "__getitems__") and is_users(frame):
+            return "in a sample"
+        if "_utils/collate.py" in frame.file or (frame.name.startswith("collate") and is_users(frame)):
+            return "collating"
     return "collating" if _is_collate_function(frames) else "in a sample"
 
 

@@ -83,7 +83,7 @@ def lock_taken_twice(case: Case) -> Iterator[Finding]:
 def lock_inherited_by_fork(case: Case) -> Iterator[Finding]:
     """A private lock, in a forked worker that has no other thread of the user's: nobody can open it."""
     for worker in blocked_workers(case, WaitKind.LOCK):
-        alone = worker.process.pid in case.started_by_fork and not users_threads(worker.process)
+        alone = worker.process.pid in case.started_by_fork and not _beside(worker)
         if not alone or worker.doing is Doing.CLOSING or waits_for_news(worker) or own_holding(worker, case):
             continue
         lock, loader = lock_of(worker, case), case.loader_of(worker)
@@ -120,7 +120,7 @@ def _threads_line(process: Process) -> str:
 def lock_in_process(case: Case) -> Iterator[Finding]:
     """A private lock that another thread of the same worker may hold; or a wait for news that nobody sends."""
     for worker in blocked_workers(case, WaitKind.LOCK):
-        threads = users_threads(worker.process)
+        threads = _beside(worker)
         if not (threads or waits_for_news(worker)) or worker.doing is Doing.CLOSING or own_holding(worker, case):
             continue
         lock = lock_of(worker, case)
@@ -143,6 +143,12 @@ def lock_in_process(case: Case) -> Iterator[Finding]:
                 SPAWN,
             ],
         )
+
+
+def _beside(worker: Worker) -> list[Thread]:
+    """Threads of the same process that could open its lock."""
+    main = [worker.process.main] if worker.threaded and worker.process.main else []
+    return [thread for thread in (*main, *users_threads(worker.process)) if thread is not worker.thread]
 
 
 def _own_holder(holders: list[Holding], threads: list[Thread]) -> str:
@@ -203,19 +209,24 @@ def file_lock(case: Case) -> Iterator[Finding]:
         holder = next((each for each in case.exam.holders if each.pid in holders), None)
         yield worker_finding(
             "file-lock",
-            f"{worker.name} waits for the file lock on {worker.wait.file or 'a file'}, which {_locker(holders, case)}{place_text(worker)}",
+            f"{worker.name} waits for the file lock on {worker.wait.file or 'a file'}, which {_locker(holders, worker, case)}"
+            f"{place_text(worker)}",
             worker,
             case,
             confidence_of(worker.stalled_s, worker.typical_s, quiet=True),
             extra=[f"the holder is at {short(holder.frames[0])}" if holder and holder.frames else None],
             advice=[
-                "end the holder, or wait for it; if it is a leftover of an earlier run, end it by its pid",
+                "close the first one before the second is taken, or take the lock once"
+                if holders[:1] == [worker.process.pid]
+                else "end the holder, or wait for it; if it is a leftover of an earlier run, end it by its pid",
                 "take the lock with LOCK_NB and a limit of tries, or not at all: reading needs no lock",
             ],
         )
 
 
-def _locker(pids: list[int], case: Case) -> str:
+def _locker(pids: list[int], worker: Worker, case: Case) -> str:
+    if pids[:1] == [worker.process.pid]:
+        return "it holds itself, through another open() of the same file"
     if not pids or pids[0] <= 0:
         return "somebody holds whom the kernel does not name (another container, or another machine)"
     commands = {**{each.pid: each.command for each in case.exam.processes}, **{each.pid: each.command for each in case.exam.holders}}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antifreeze.doctor.facts.model import Frame
-from antifreeze.doctor.findings.case import Case, Doing, LoaderCase, Loop
+from antifreeze.doctor.facts.model import Frame, Process, Thread
+from antifreeze.doctor.findings.case import Case, Doing, LoaderCase, Loop, Worker
 from antifreeze.doctor.findings.cast import loop_by_frames
-from antifreeze.doctor.findings.frames import Frames, is_in_sampler, short, trace
+from antifreeze.doctor.findings.frames import Frames, is_in_sampler, place, short, trace
 from antifreeze.doctor.findings.model import Confidence, Finding, Severity, finding
-from antifreeze.doctor.findings.stalls import active_share, loop_line
-from antifreeze.doctor.findings.waits import WaitKind
+from antifreeze.doctor.findings.rules_reads import pipe_text, readers_of, unread_text
+from antifreeze.doctor.findings.stalls import computes, loop_line
+from antifreeze.doctor.findings.waits import WaitKind, wait_of
 from antifreeze.doctor.findings.words import listed, percent, plural, seconds_text
 
 COLLECTIVE, CHECKPOINT, LOGGING, MODEL = "a collective", "a checkpoint", "logging", "the model"
@@ -64,7 +65,8 @@ def _in(loader: LoaderCase) -> str:
 
 
 def _all(loader: LoaderCase) -> str:
-    return "its one worker waits" if len(loader.workers) == 1 else f"all {len(loader.workers)} workers wait"
+    few = {1: "its one worker waits", 2: "both workers wait"}
+    return few.get(len(loader.workers), f"all {len(loader.workers)} workers wait")
 
 
 def _where(frame: Frame | None) -> str:
@@ -106,12 +108,17 @@ def loop_blocked(case: Case) -> Iterator[Finding]:
             continue
         asleep_s = loader.thread.last.asleep_s if loader.thread and loader.thread.last else None
         own_will = loader.wait.kind is WaitKind.SLEEP
+        what = loader.wait.kind.value
+        if loader.wait.kind is WaitKind.FULL_PIPE:
+            readers = readers_of(loader.wait.descriptor, loader.process, case)
+            what = f"room in {pipe_text(loader.wait.descriptor)}, {unread_text(readers)},"
         yield finding(
             "loop-blocked",
-            f"{_who(kind_of(loader.frames))}: {loader.name} itself waits for {loader.wait.kind.value}{_in(loader)}{_where(loader.place)}",
+            f"{_who(kind_of(loader.frames))}: {loader.name} itself waits for {what}{_in(loader)}{_where(loader.place)}",
             evidence=[
                 f"stack: {trace(loader.frames)}",
-                f"system call: {loader.wait.call or 'unknown'}() on {loader.wait.file or 'no file'}, asleep for {seconds_text(asleep_s)}",
+                f"system call: {loader.wait.call or 'unknown'}(){f' on {loader.wait.file}' if loader.wait.file else ''}, "
+                f"asleep for {seconds_text(asleep_s)}",
                 f"{_all(loader)} for work" + ("" if is_in_sampler(loader.frames) else ": batches are ready"),
             ],
             advice=[
@@ -186,26 +193,48 @@ def slow_but_progressing(case: Case) -> Iterator[Finding]:
         if not loader.moved or loader.waiting_share < OFTEN:
             continue
         working = [worker for worker in loader.workers if worker.doing is Doing.LOADING]
-        computing = [worker for worker in working if active_share(worker) >= 0.5]
-        limit = "they compute" if len(computing) * 2 > len(working) else "they wait for what they read"
+        computing = [worker for worker in working if computes(worker, 0.5)]
         where = working[0].place if working else loader.place
         yield finding(
             "slow-but-progressing",
-            f"nothing is frozen, but {loader.name} waits for data {percent(loader.waiting_share)} of the time: {len(working)} of "
-            f"{plural(len(loader.workers), 'worker')} load, and {limit}{_where(where)}",
+            f"nothing is frozen, but {loader.name} {_share_of_loading(loader)}: {_who_loads(loader, working, computing)}{_where(where)}",
             evidence=[
                 f"work went on between the looks ({seconds_text(case.window_s)} apart)",
                 *(f"{worker.name}: {percent(worker.process.cpu_share)} CPU, sample {worker.sample or '?'}" for worker in working[:6]),
             ],
-            advice=[
-                "more workers, where cores are free; a cheaper transform" if computing else "more workers: they overlap their waiting",
-                "`antifreeze profile` measures how many are worth it",
-            ],
+            advice=[_faster_advice(loader, working, computing), "`antifreeze profile` measures how many workers are worth it"],
             severity=Severity.SLOW,
             confidence=Confidence.LIKELY,
             where=where,
             pid=loader.process.pid,
         )
+
+
+def _share_of_loading(loader: LoaderCase) -> str:
+    share = percent(loader.waiting_share)
+    return f"loads by itself {share} of the time" if _loads_itself(loader) else f"waits for data {share} of the time"
+
+
+def _loads_itself(loader: LoaderCase) -> bool:
+    return any(worker.inline for worker in loader.workers)
+
+
+def _who_loads(loader: LoaderCase, working: list[Worker], computing: list[Worker]) -> str:
+    """How the time goes by, in words."""
+    if not working:
+        return f"{_all(loader)} for work at this moment, so the hand-over of batches costs more than loading them"
+    how = "compute" if len(computing) * 2 > len(working) else "wait for what they read"
+    if _loads_itself(loader):
+        return f"it has no workers, and its samples {how}"
+    return f"{len(working)} of {plural(len(loader.workers), 'worker')} load, and they {how}"
+
+
+def _faster_advice(loader: LoaderCase, working: list[Worker], computing: list[Worker]) -> str:
+    if not working:
+        return "larger batches, or fewer workers: more of them will not help; antifreeze.DataLoader hands rows over without pickling"
+    if _loads_itself(loader):
+        return "workers (num_workers=2 or more) load while the loop computes" if computing else "workers: they load, and wait, side by side"
+    return "more workers, where cores are free; a cheaper transform" if computing else "more workers: they overlap their waiting"
 
 
 def starting_workers(case: Case) -> Iterator[Finding]:
@@ -261,16 +290,40 @@ def no_loader(case: Case) -> Iterator[Finding]:
     main = process.main if process else None
     frames = main.last.frames if main and main.last else ()
     blind = not frames and bool(case.exam.blindness)
+    looks = [each for each in (main.first.frames if main and main.first else (), *(process.glances if process else ()), frames) if each]
+    kinds = [kind_of(each) for each in looks]
     yield finding(
         "no-loader",
-        f"no DataLoader is at work in process {case.exam.patient}" + (", as far as can be seen without stacks" if blind else ""),
-        evidence=[f"it is at {short(frames[0])}" if frames else None, f"stack: {trace(frames)}" if frames else None],
-        advice=["name the process that trains, or one of its parents (torchrun, the shell)"],
+        f"no DataLoader is at work in process {case.exam.patient}"
+        + (
+            ", as far as can be seen without stacks"
+            if blind
+            else f": {_always_at(process, main, kinds)}{_where(place(frames))}"
+            if kinds
+            else ""
+        ),
+        evidence=[
+            f"in {kinds.count(kind)} of {len(kinds)} looks it was in {kind}" if kind != OWN_CODE or len(set(kinds)) > 1 else None
+            for kind in dict.fromkeys(kinds)
+        ]
+        + [f"stack: {trace(frames)}" if frames else None, f"innermost: {short(frames[0])}" if frames else None],
+        advice=[
+            "if it loads with num_workers=0, loading is not what takes its time",
+            "else name the process that trains, or one of its parents (torchrun, the shell)",
+        ],
         severity=Severity.NOTE,
         confidence=Confidence.POSSIBLE if blind else Confidence.LIKELY,
         where=frames[0] if frames else None,
         pid=case.exam.patient,
     )
+
+
+def _always_at(process: Process | None, main: Thread | None, kinds: list[str]) -> str:
+    kind = max(kinds, key=kinds.count)
+    if process is not None and main is not None and main.rested(process.window_s):
+        wait = wait_of(process, main)
+        return f"it waits for {wait.kind.value}"
+    return f"it is busy with {kind}"
 
 
 def unclear(case: Case) -> Iterator[Finding]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antifreeze.doctor.facts.model import Process
-from antifreeze.doctor.findings.case import Case, LoaderCase
+from antifreeze.doctor.facts.model import Cgroup, Process
+from antifreeze.doctor.findings.case import Case, LoaderCase, Worker
 from antifreeze.doctor.findings.model import Confidence, Finding, Severity, finding
 from antifreeze.doctor.findings.rules_deaths import cgroup_of
+from antifreeze.doctor.findings.stalls import loop_line, place_text
+from antifreeze.doctor.findings.waits import WaitKind
 from antifreeze.doctor.findings.words import bytes_text, listed, percent, plural, seconds_text
 
 DELAYED_SHARE, THROTTLED_SHARE, NEARLY_FULL = 0.3, 0.25, 0.97
@@ -17,7 +19,7 @@ HANDLES = (".h5", ".hdf5", ".hdf", ".he5", ".mdb", ".lmdb", ".zip", ".sqlite", "
 
 
 def delayed_workers(loader: LoaderCase) -> list[Process]:
-    return [worker.process for worker in loader.workers if worker.process.delayed_share > DELAYED_SHARE]
+    return [worker.process for worker in loader.workers if worker.process.delayed_share > DELAYED_SHARE and not worker.threaded]
 
 
 def few_cores(case: Case) -> Iterator[Finding]:
@@ -123,21 +125,37 @@ def swapping(case: Case) -> Iterator[Finding]:
         return
     worst = max(swapped, key=lambda pid: swapped[pid])
     faults = {process.pid: _faults_per_s(process, case) for process in case.exam.processes}
+    waiting = next((worker for worker in case.workers if worker.wait.kind is WaitKind.DISK and worker.place), None)
+    limited = [cgroup for cgroup in case.exam.cgroups if _is_nearly_full(cgroup)]
+    whose = "its container" if limited else "the machine"
     yield finding(
         "swapping",
-        f"the machine is swapping ({bytes_text(rate * PAGE)}/s), and {bytes_text(held)} of this program is on the disk: all wait for it",
+        f"the program does not fit into the memory of {whose}: {bytes_text(held)} of it is on the disk, and what is needed comes back at "
+        f"{bytes_text(machine.swapped_in * PAGE / case.window_s)}/s{_waits_for_pages(waiting)}",
         evidence=[
             f"in {seconds_text(case.window_s)}: {bytes_text(machine.swapped_in * PAGE)} in, {bytes_text(machine.swapped_out * PAGE)} out",
-            f"{bytes_text(machine.memory_available)} of {bytes_text(machine.memory_total)} memory available",
-            f"most of it is process {worst}, which reads {faults[worst]:.0f} pages per second back",
+            *(f"the container uses {bytes_text(each.memory_used)} of its {bytes_text(each.memory_limit)}" for each in limited),
+            f"{bytes_text(machine.memory_available)} of {bytes_text(machine.memory_total)} memory of the machine available",
+            f"most of it is process {worst} ({bytes_text(swapped[worst])}); {_readers(faults)}",
         ],
         advice=[
             "fewer workers, smaller prefetch_factor and batch; memory-map big arrays instead of loading them in __init__",
-            "more memory",
+            "give the container more memory (`docker run -m`, resources.limits.memory, Slurm --mem)" if limited else "more memory",
         ],
         confidence=Confidence.CERTAIN if max(faults.values(), default=0.0) > FAULTS_PER_S else Confidence.LIKELY,
-        pid=worst,
+        where=waiting.place if waiting else None,
+        pid=waiting.process.pid if waiting else worst,
+        worker=waiting.number if waiting else None,
     )
+
+
+def _waits_for_pages(worker: Worker | None) -> str:
+    return f"; {worker.name} waits for it{place_text(worker)}" if worker else ""
+
+
+def _readers(faults: dict[int, float]) -> str:
+    busiest = sorted((pid for pid in faults if faults[pid] >= 1), key=lambda pid: -faults[pid])[:4]
+    return f"pages read back per second: {listed(f'{faults[pid]:.0f} by pid {pid}' for pid in busiest)}"
 
 
 def _faults_per_s(process: Process, case: Case) -> float:
@@ -146,32 +164,49 @@ def _faults_per_s(process: Process, case: Case) -> float:
 
 
 def frozen_cgroup(case: Case) -> Iterator[Finding]:
-    for cgroup in case.exam.cgroups:
-        if cgroup.frozen:
-            yield finding(
-                "frozen-cgroup",
-                f"the container is paused: its cgroup {cgroup.path} is frozen",
-                evidence=["the kernel's freezer holds every process in it"],
-                advice=["docker unpause; or write 0 into cgroup.freeze (version 1: THAWED into freezer.state)"],
-                pid=case.exam.patient,
-            )
+    """By the file that pauses them: it may hold the whole program, or some workers of it."""
+    paused: dict[str, list[Process]] = {}
+    for process in case.exam.processes:
+        if process.frozen_by:
+            paused.setdefault(process.frozen_by, []).append(process)
+    for switch, processes in paused.items():
+        everybody = len(processes) == len(case.exam.processes)
+        folder, _, file = switch.rpartition("/")
+        who = (
+            "the container is paused: its" if everybody else f"{listed((case.name_of(each.pid) for each in processes), most=4)} cannot run:"
+        )
+        yield finding(
+            "frozen-cgroup",
+            f"{who} cgroup {folder} is frozen",
+            evidence=[
+                f"the kernel's freezer holds {len(processes)} of the program's {len(case.exam.processes)} processes: "
+                f"{listed((f'pid {each.pid}' for each in processes), most=8)}",
+                *(loop_line(loader) for loader in case.loaders if loader.process not in processes),
+            ],
+            advice=[
+                "let it run again, where it was paused: `docker unpause`, `podman unpause`, the batch system that suspended the job",
+                f"or here: `echo {'0' if file == 'cgroup.freeze' else 'THAWED'} > {switch}`",
+            ],
+            pid=processes[0].pid,
+        )
+
+
+def _is_nearly_full(cgroup: Cgroup) -> bool:
+    return bool(cgroup.memory_limit and cgroup.memory_used and cgroup.memory_used / cgroup.memory_limit > NEARLY_FULL)
 
 
 def memory_nearly_full(case: Case) -> Iterator[Finding]:
-    for cgroup in case.exam.cgroups:
-        limit, used = cgroup.memory_limit, cgroup.memory_used
-        if limit and used and used / limit > NEARLY_FULL:
-            yield finding(
-                "memory-nearly-full",
-                f"the container uses {bytes_text(used)} of its {bytes_text(limit)} of memory: the next batch may be one too many",
-                evidence=_largest(case),
-                advice=[
-                    "part of it may be file cache, which the kernel gives back; watch it (`--watch`), and use fewer workers if it grows"
-                ],
-                severity=Severity.NOTE,
-                confidence=Confidence.POSSIBLE,
-                pid=case.exam.patient,
-            )
+    for cgroup in filter(_is_nearly_full, case.exam.cgroups):
+        yield finding(
+            "memory-nearly-full",
+            f"the container uses {bytes_text(cgroup.memory_used)} of its {bytes_text(cgroup.memory_limit)} of memory: "
+            "the next batch may be one too many",
+            evidence=_largest(case),
+            advice=["part of it may be file cache, which the kernel gives back; watch it (`--watch`), and use fewer workers if it grows"],
+            severity=Severity.NOTE,
+            confidence=Confidence.POSSIBLE,
+            pid=case.exam.patient,
+        )
 
 
 def _largest(case: Case) -> list[str]:
@@ -183,7 +218,7 @@ def inherited_handles(case: Case) -> Iterator[Finding]:
     """The same HDF5 or LMDB file in the loop and its workers, at the same descriptor: it was opened before the fork."""
     for loader in case.loaders:
         parents = {(each.number, each.target) for each in loader.process.descriptors if each.target.lower().endswith(HANDLES)}
-        workers = [worker.process for worker in loader.workers if worker.process.pid in case.started_by_fork and not worker.inline]
+        workers = [worker.process for worker in loader.workers if worker.process.pid in case.started_by_fork and not worker.is_loop]
         shared = {each.target for process in workers for each in process.descriptors if (each.number, each.target) in parents}
         if shared:
             yield finding(

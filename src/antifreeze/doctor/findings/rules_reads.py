@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from antifreeze.doctor.facts.model import Descriptor, Process
 from antifreeze.doctor.facts.names import is_remote
 from antifreeze.doctor.findings.case import Case, Worker
+from antifreeze.doctor.findings.cast import users_threads
+from antifreeze.doctor.findings.frames import short
 from antifreeze.doctor.findings.model import Confidence, Finding
 from antifreeze.doctor.findings.stalls import blocked_workers, confidence_of, place_text, worker_finding
 from antifreeze.doctor.findings.waits import WaitKind
@@ -28,7 +30,25 @@ def writers_of(descriptor: Descriptor | None, reader: Process, case: Case) -> li
     ]
     commands = [(process.pid, process.command) for process in inside]
     commands += [(holder.pid, holder.command) for holder in case.exam.holders if inode in holder.inodes]
-    return [f"process {pid} ({command_text(command, 50)})" for pid, command in commands] if inode else []
+    return _named(commands) if inode else []
+
+
+def readers_of(descriptor: Descriptor | None, writer: Process, case: Case) -> list[str]:
+    """Those beside the writer itself who could read from this pipe."""
+    if descriptor is None or not descriptor.inode:
+        return []
+    inside = [
+        process
+        for process in case.exam.processes
+        if process.pid != writer.pid
+        and any(each.inode == descriptor.inode and each.readable and each.kind == descriptor.kind for each in process.descriptors)
+    ]
+    commands = [(process.pid, process.command) for process in inside]
+    return _named(commands + [(holder.pid, holder.command) for holder in case.exam.holders if descriptor.inode in holder.reads])
+
+
+def _named(commands: list[tuple[int, tuple[str, ...]]]) -> list[str]:
+    return [f"process {pid} ({command_text(command, 50)})" for pid, command in commands]
 
 
 def fifo(case: Case) -> Iterator[Finding]:
@@ -70,17 +90,64 @@ def pipe(case: Case) -> Iterator[Finding]:
         )
 
 
+def full_pipe(case: Case) -> Iterator[Finding]:
+    for worker in blocked_workers(case, WaitKind.FULL_PIPE):
+        readers = readers_of(worker.wait.descriptor, worker.process, case)
+        yield worker_finding(
+            "blocked-on-full-pipe",
+            f"{worker.name} writes into {pipe_text(worker.wait.descriptor)}, {unread_text(readers)}{place_text(worker)}",
+            worker,
+            case,
+            _confidence(worker) if readers else Confidence.CERTAIN,
+            extra=["a pipe holds 64 KB; who writes more waits until somebody reads"],
+            advice=[
+                "see why the reader does not read (is it stopped, or waiting for us?); communicate() reads and writes at the same time",
+                WITH_A_LIMIT,
+            ],
+        )
+
+
+def pipe_text(descriptor: Descriptor | None) -> str:
+    """Which pipe, as the user knows it."""
+    number = descriptor.number if descriptor else -1
+    name = {1: "its standard output, a full pipe", 2: "its standard error, a full pipe"}.get(number)
+    path = f" {descriptor.target}" if descriptor and descriptor.kind == "fifo" else ""
+    return name or f"the full pipe{path}" if name or path else "a full pipe"
+
+
+def unread_text(readers: list[str]) -> str:
+    return f"which {listed(readers, most=2)} could read but does not" if readers else "which nobody else reads"
+
+
+def event_loop(case: Case) -> Iterator[Finding]:
+    """asyncio and the like: the loop sleeps, and no connection is open that could wake it."""
+    for worker in blocked_workers(case, WaitKind.EVENT_LOOP):
+        threads = users_threads(worker.process)
+        yield worker_finding(
+            "blocked-in-event-loop",
+            f"{worker.name} waits in its event loop for something that does not come: no connection is open{place_text(worker)}",
+            worker,
+            case,
+            _confidence(worker),
+            extra=[f"thread {thread.python_name!r} is at {short(thread.last.frames[0])}" for thread in threads if thread.last],
+            advice=["give what is awaited a limit: await asyncio.wait_for(…, timeout=60)", WITH_A_LIMIT],
+        )
+
+
 def socket(case: Case) -> Iterator[Finding]:
     for worker in blocked_workers(case, WaitKind.SOCKET):
         descriptor = worker.wait.descriptor
         found = descriptor.socket if descriptor else None
         writers = writers_of(descriptor, worker.process, case)
         server = found.remote or found.local or "its other end" if found else "a socket"
+        listens = found is not None and not found.remote and found.family != "unix"
         whom = f" ({listed(writers, most=2)})" if writers else ""
-        action = "to accept a connection on" if worker.wait.call.startswith("accept") else "for an answer from"
+        accepts = worker.wait.call.startswith("accept")
+        action = "to accept a connection on" if accepts else "for data on" if listens else "for an answer from"
+        silent = "which nobody makes" if accepts else "which nobody sends to" if listens else "which sends nothing"
         yield worker_finding(
             "blocked-on-socket",
-            f"{worker.name} waits {action} {server}{whom}, which sends nothing{place_text(worker)}",
+            f"{worker.name} waits {action} {server}{whom}, {silent}{place_text(worker)}",
             worker,
             case,
             _confidence(worker),
@@ -160,7 +227,7 @@ def child_process(case: Case) -> Iterator[Finding]:
 
 def elsewhere(case: Case) -> Iterator[Finding]:
     """A wait none of the others knows: still said, with all there is to say."""
-    for worker in blocked_workers(case, WaitKind.OTHER, WaitKind.FULL_PIPE):
+    for worker in blocked_workers(case, WaitKind.OTHER):
         where = worker.last.wchan if worker.last and worker.last.wchan else "an unknown function"
         yield worker_finding(
             "blocked-elsewhere",

@@ -9,7 +9,7 @@ from antifreeze.doctor.findings.frames import stage_of
 from antifreeze.doctor.findings.model import Confidence, Finding
 from antifreeze.doctor.findings.stalls import (
     WATCHED_S,
-    active_share,
+    computes,
     confidence_of,
     place_text,
     slept_through,
@@ -29,12 +29,12 @@ def infinite_loop(case: Case) -> Iterator[Finding]:
     for worker in stuck_workers(case):
         if worker.doing is Doing.STARTING:
             continue  # unpickling a large data set takes its time; starting_workers() says so
-        computes = active_share(worker) >= BUSY_SHARE
-        goes_round = worker.wait.kind is WaitKind.SLEEP and not slept_through(worker, case.window_s)
-        if not computes and not goes_round:
+        busy = computes(worker, BUSY_SHARE)
+        if not busy and not _goes_round(worker, case):
             continue
         confidence = _confidence(worker, case)
-        how = "computed" if computes else "gone round (it sleeps in between)"
+        between = "sleeps" if worker.wait.kind is WaitKind.SLEEP else f"waits for {worker.wait.kind.value}"
+        how = "computed" if busy else f"gone round (it {between} in between)"
         yield worker_finding(
             "infinite-loop",
             f"{worker.name} has {how} {work_text(worker)} for {_duration(worker)} without finishing{place_text(worker)}",
@@ -50,10 +50,18 @@ def infinite_loop(case: Case) -> Iterator[Finding]:
         )
 
 
+def _goes_round(worker: Worker, case: Case) -> bool:
+    """It wakes again and again, out of waits that have a limit: a loop that asks whether something has come."""
+    limited = worker.wait.kind is WaitKind.SLEEP or worker.wait.limit_s is not None
+    return limited and not slept_through(worker, case.window_s)
+
+
 def _alone(worker: Worker) -> str:
     if not worker.sample:
         return "try the data set without workers (num_workers=0)"
     if stage_of(worker.frames) == "in a sample":
+        if worker.sample.startswith("["):
+            return f"try the samples alone: dataset.__getitems__({worker.sample})"
         return f"try the sample alone: dataset[{worker.sample}]"
     return (
         f"try the batch alone: collate_fn([dataset[index] for index in {worker.sample}])"

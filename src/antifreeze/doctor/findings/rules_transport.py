@@ -12,9 +12,10 @@ from antifreeze.doctor.findings.model import Confidence, Finding, finding
 from antifreeze.doctor.findings.rules_deaths import missing_workers
 from antifreeze.doctor.findings.stalls import loop_line
 from antifreeze.doctor.findings.waits import wait_of
-from antifreeze.doctor.findings.words import bytes_text, listed, plural, seconds_text
+from antifreeze.doctor.findings.words import bytes_text, listed, percent, plural, seconds_text
 
 SIGBUS = 7
+BUSY, NOTICED_S = 0.7, 6.0
 FULL_SHARE, FULL_BYTES, SMALL_BYTES = 0.02, 4_000_000, 100_000_000
 LOST_ERROR = re.compile(r"^.*Error.*(?:[Pp]ickl|Too many open files|No space left|shared memory|ancdata).*$", re.MULTILINE)
 
@@ -134,27 +135,34 @@ def _kinds(process: Process) -> str:
 
 
 def pin_thread_stuck(case: Case) -> Iterator[Finding]:
-    """The thread between the workers and the loop, which neither fetches nor hands over."""
+    """The thread between the workers and the loop, which neither fetches nor hands over: it sleeps, or computes on and on."""
     for loader in case.loaders:
         thread = loader.pin_thread
         if thread is None or thread.first is None or thread.last is None or loader.loop is not Loop.WAITING:
             continue
-        inner = above(thread.last.frames, "do_one_step", "pin_memory.py")
-        if _fetches(inner) or not thread.rested(case.window_s):
+        inner, before = (above(sample.frames, "do_one_step", "pin_memory.py") for sample in (thread.last, thread.first))
+        computes = not loader.moved and thread.cpu_share(loader.process.window_s) + thread.delayed_share(loader.process.window_s) >= BUSY
+        if _fetches(inner) or _fetches(before) or not (thread.rested(case.window_s) or computes):
             continue
         where, wait = place(inner), wait_of(loader.process, thread)
+        stalled_s = thread.last.asleep_s if not computes else loader.waited_s
+        waits = f"it waits for {wait.kind.value}{f' in {wait.call}()' if wait.call else ''}, for {seconds_text(stalled_s)} now"
         yield finding(
             "pin-thread-stuck",
             f"the pin-memory thread of {loader.name} does not come back from pinning a batch{f', at {short(where)}' if where else ''}",
             evidence=[
                 f"stack: {trace(inner)}",
-                f"it waits for {wait.kind.value}{f' in {wait.call}()' if wait.call else ''}, for {seconds_text(thread.last.asleep_s)} now",
+                f"it used its core {percent(thread.cpu_share(loader.process.window_s))} of the time" if computes else waits,
                 loop_line(loader),
             ],
-            advice=["pin_memory=False tells whether pinning is to blame", "a batch type's own pin_memory() must not wait for anything"],
+            advice=[
+                "pin_memory=False tells whether pinning is to blame",
+                "a batch type's own pin_memory() must not wait for anything, and must end",
+            ],
+            confidence=Confidence.LIKELY if computes else Confidence.CERTAIN,
             where=where,
             pid=loader.process.pid,
-            stalled_s=thread.last.asleep_s,
+            stalled_s=stalled_s,
         )
 
 
@@ -171,20 +179,34 @@ def pin_thread_dead(case: Case) -> Iterator[Finding]:
     """The loop reads from the thread's queue, and there is no such thread."""
     for loader in case.loaders:
         waits_for_thread = any(frame.name == "get" and frame.file.endswith("/queue.py") for frame in loader.frames)
-        if (
-            loader.loop is Loop.WAITING
-            and not loader.moved
-            and waits_for_thread
-            and loader.pin_thread is None
-            and loader.process.main is not None
-        ):
-            yield finding(
-                "pin-thread-dead",
-                f"{loader.name} waits for its pin-memory thread, which is not there any more",
-                evidence=[f"threads: {listed(thread.python_name or thread.name for thread in loader.process.threads)}", loop_line(loader)],
-                advice=["look for a traceback of that thread on standard error", "pin_memory=False tells whether pinning is to blame"],
-                confidence=Confidence.LIKELY,
-                where=loader.place,
-                pid=loader.process.pid,
-                stalled_s=loader.waited_s,
-            )
+        if loader.loop is not Loop.WAITING or loader.moved or not waits_for_thread or loader.pin_thread is not None:
+            continue
+        error = pin_error(loader.process.stderr_tail)
+        limit_s = loader.wait.limit_s
+        yield finding(
+            "pin-thread-dead",
+            f"{loader.name} waits for its pin-memory thread, which {f'died: {error}' if error else 'is not there any more'}"
+            f"{f', at {short(loader.place)}' if loader.place else ''}",
+            evidence=[
+                f"threads: {listed(thread.python_name or thread.name for thread in loader.process.threads)}",
+                f"torch notices only when timeout= is over, in {seconds_text(limit_s)}" if limit_s and limit_s > NOTICED_S else None,
+                loop_line(loader),
+            ],
+            advice=[
+                "repair what the thread died of: what a batch is unpickled from, or a batch type's pin_memory()"
+                if error
+                else "look for a traceback of that thread (_pin_memory_loop) on standard error",
+                "pin_memory=False tells whether pinning is to blame; without timeout= torch raises within 5 s",
+            ],
+            confidence=Confidence.CERTAIN if error else Confidence.LIKELY,
+            where=loader.place,
+            pid=loader.process.pid,
+            stalled_s=loader.waited_s,
+        )
+
+
+def pin_error(stderr_tail: str) -> str | None:
+    """Of the thread's traceback, where standard error is a file: the line that ends it."""
+    _, found, rest = stderr_tail.rpartition("_pin_memory_loop")
+    lines = rest.splitlines()[1:]
+    return next((line.strip()[:200] for line in lines if found and line and not line.startswith((" ", "Traceback"))), None)

@@ -88,6 +88,11 @@ def active_share(worker: Worker) -> float:
     return thread.cpu_share(window_s) + thread.delayed_share(window_s) if thread else 0.0
 
 
+def computes(worker: Worker, share: float) -> bool:
+    """Threads of one process take turns with the GIL, so none of them can have a core for itself."""
+    return active_share(worker) >= share or (worker.threaded and worker.process.cpu_share >= share and active_share(worker) >= 0.1)
+
+
 def time_line(worker: Worker, case: Case) -> str:
     share = worker.thread.cpu_share(worker.process.window_s) if worker.thread else 0.0
     delayed = active_share(worker) - share

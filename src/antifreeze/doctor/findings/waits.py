@@ -18,6 +18,7 @@ class WaitKind(Enum):
     PIPE = "a pipe"
     FULL_PIPE = "a full pipe"
     SOCKET = "a socket"
+    EVENT_LOOP = "news in its own event loop"
     TERMINAL = "a terminal or device"
     REMOTE_FILE = "a network file system"
     DISK = "a disk"
@@ -92,6 +93,7 @@ BY_CALL = {
     "waitid": WaitKind.CHILD,
 }
 BY_DESCRIPTOR = {"pipe": WaitKind.PIPE, "fifo": WaitKind.FIFO, "socket": WaitKind.SOCKET, "device": WaitKind.TERMINAL}
+SELECTS = frozenset(("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"))
 WRITES = frozenset(("write", "writev", "pwrite64", "pwritev"))
 
 
@@ -113,8 +115,18 @@ def kind_by_kernel_function(sample: ThreadSample) -> WaitKind:
 
 
 def _wait_in_call(process: Process, sample: ThreadSample, call: Call) -> Wait:
-    descriptor = next((each for number in call.descriptors if (each := process.descriptor(number)) is not None), None)
+    known = [each for number in call.descriptors if (each := process.descriptor(number)) is not None]
+    outside = [each for each in known if not _is_own_pair(process, each)]
+    if known and not outside and call.name in SELECTS:
+        return Wait(WaitKind.EVENT_LOOP, call.name, limit_s=call.limit_s)
+    descriptor = next(iter(outside or known), None)
     return Wait(_kind(sample, call, descriptor), call.name, descriptor, call.path, call.futex, call.limit_s)
+
+
+def _is_own_pair(process: Process, descriptor: Descriptor) -> bool:
+    """Both ends are its own: what asyncio wakes itself with."""
+    peer = descriptor.socket.remote_inode if descriptor.socket else 0
+    return peer != 0 and any(each.inode == peer for each in process.descriptors)
 
 
 def _kind(sample: ThreadSample, call: Call, descriptor: Descriptor | None) -> WaitKind:

@@ -51,9 +51,7 @@ def _table(rows: list[ProcessRow]) -> str:
 
 
 def _table_row(row: ProcessRow) -> str:
-    numbers = "".join(
-        f'<td class="number">{text}</td>' for text in (percent(row.cpu_share), bytes_text(row.private), bytes_text(row.shared))
-    )
+    numbers = "".join(f'<td class="number">{text}</td>' for text in (percent(row.cpu_share), *row.sizes))
     doing = f"{escape(row.doing)}<br><small>{escape(row.where)}</small>" if row.where else escape(row.doing)
     return f"<tr><td>{row.pid}</td><td>{escape(row.who)}</td>{numbers}<td>{doing}</td></tr>"
 
@@ -69,7 +67,9 @@ def _cpu_chart(rows: list[ProcessRow]) -> str:
 
 
 def _memory_chart(rows: list[ProcessRow]) -> str:
-    bars = tuple(Bar(_label(row), ((row.private or 0) / 1e6, (row.shared or 0) / 1e6), bytes_text(row.memory)) for row in rows)
+    bars = tuple(
+        Bar(_label(row), ((row.private or 0) / 1e6, (row.shared or 0) / 1e6), bytes_text(row.memory)) for row in rows if not row.is_thread
+    )
     legend = ("private", "its part of what is shared (PSS)")
     return svg(Chart("Memory", "megabytes (MB)", bars, legend, at_least=100.0), lambda value: f"{value:,.0f}")
 

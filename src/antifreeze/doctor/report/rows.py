@@ -8,7 +8,7 @@ from antifreeze.doctor.facts.model import Examination, Process
 from antifreeze.doctor.findings.case import Case, Doing, LoaderCase, Worker
 from antifreeze.doctor.findings.frames import Frames, place, short
 from antifreeze.doctor.findings.waits import Wait, WaitKind, wait_of
-from antifreeze.doctor.findings.words import command_text, exit_text
+from antifreeze.doctor.findings.words import bytes_text, command_text, exit_text
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,12 @@ class ProcessRow:
     """Its fair part of what it shares with others."""
     asleep_s: float | None
     command: str
+    is_thread: bool = False
+    """Its memory is its process's."""
+
+    @property
+    def sizes(self) -> tuple[str, str]:
+        return ("", "") if self.is_thread else (bytes_text(self.private), bytes_text(self.shared))
 
     @property
     def memory(self) -> int:
@@ -34,12 +40,34 @@ def process_rows(case: Case) -> list[ProcessRow]:
     """Loops with their workers first, then whatever else is in the tree."""
     order = [process for loader in case.loaders for process in (loader.process, *(worker.process for worker in loader.workers))]
     rest = [process for process in (*case.exam.processes, *case.orphans) if process not in order]
-    return [_row(process, case) for process in dict.fromkeys((*order, *rest))]
+    rows = []
+    for process in dict.fromkeys((*order, *rest)):
+        rows.append(_row(process, case))
+        rows += [_thread_row(worker) for worker in case.workers if worker.threaded and worker.process is process]
+    return rows
+
+
+def _thread_row(worker: Worker) -> ProcessRow:
+    thread, window_s = worker.thread, worker.process.window_s
+    idle = worker.doing is Doing.IDLE
+    return ProcessRow(
+        pid=thread.tid if thread else worker.process.pid,
+        who=f"worker {worker.number} (thread)",
+        doing=f"{worker.doing.value}{f' sample {worker.sample}' if worker.sample else ''}",
+        where=short(worker.place) if worker.place and not idle else "",
+        cpu_share=thread.cpu_share(window_s) if thread else 0.0,
+        delayed_share=thread.delayed_share(window_s) if thread else 0.0,
+        private=None,
+        shared=None,
+        asleep_s=worker.last.asleep_s if worker.last else None,
+        command="",
+        is_thread=True,
+    )
 
 
 def _row(process: Process, case: Case) -> ProcessRow:
     loader = next((each for each in case.loaders if each.process.pid == process.pid), None)
-    worker = next((each for each in case.workers if each.process.pid == process.pid and not each.inline), None)
+    worker = next((each for each in case.workers if each.process.pid == process.pid and not each.is_loop), None)
     private, shared = _memory(process)
     return ProcessRow(
         pid=process.pid,

@@ -7,16 +7,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
 from antifreeze.doctor.facts.model import Examination, Process, Thread
-from antifreeze.doctor.findings.cast import build_case
+from antifreeze.doctor.findings.cast import build_case, users_threads
 from antifreeze.doctor.findings.frames import own_part, shown
 from antifreeze.doctor.findings.model import Diagnosis, Finding, Severity
 from antifreeze.doctor.findings.waits import wait_of
-from antifreeze.doctor.findings.words import bytes_text, percent, seconds_text
+from antifreeze.doctor.findings.words import percent, seconds_text
 from antifreeze.doctor.report.rows import ProcessRow, process_rows, title, waiting_text
 
 Line = tuple[str, str]
 """(style, text)"""
 
+MOST_BESIDE = 4
+"""Threads with the user's own code, beside the main one."""
 COLOURS = {Severity.DISEASE: "bold red", Severity.SLOW: "bold yellow", Severity.NOTE: "bold cyan", Severity.HEALTHY: "bold green"}
 
 
@@ -50,8 +52,7 @@ def _table(rows: list[ProcessRow]) -> Iterator[Line]:
     cells = [("pid", "who", "CPU", "private", "shared", "what it does")]
     for row in rows:
         where = f", {row.where}" if row.where else ""
-        sizes = (bytes_text(row.private), bytes_text(row.shared))
-        cells.append((str(row.pid), row.who, percent(row.cpu_share), *sizes, f"{row.doing}{where}"))
+        cells.append((str(row.pid), row.who, percent(row.cpu_share), *row.sizes, f"{row.doing}{where}"))
     widths = [max(len(line[column]) for line in cells) for column in range(5)]
     for number, line in enumerate(cells):
         left = f"  {line[0]:>{widths[0]}}  {line[1]:<{widths[1]}}"
@@ -62,8 +63,9 @@ def _stacks(exam: Examination, diagnosis: Diagnosis, all_stacks: bool) -> Iterat
     concerned = {finding.pid for finding in diagnosis.findings} | {exam.patient}
     for process in (*exam.processes, *exam.orphans):
         if all_stacks or process.pid in concerned:
+            beside = users_threads(process)
             for thread in process.threads:
-                if thread.last and thread.last.frames and (all_stacks or thread.tid == process.pid):
+                if thread.last and thread.last.frames and (all_stacks or thread.tid == process.pid or thread in beside[:MOST_BESIDE]):
                     yield "", ""
                     yield from _stack(process, thread)
     if not all_stacks and any(thread.last and thread.last.frames for process in exam.processes for thread in process.threads):
