@@ -11,6 +11,7 @@ from antifreeze.supervisor.policy import (
     TASK_NS,
     RestartBudget,
     batches_in_flight,
+    slept_through,
     stall_intervals_s,
     tasks_per_batch,
     tasks_per_batch_in_threads,
@@ -40,6 +41,25 @@ SLOW, FAST = TASK_NS, 1  # what a sample costs, in nanoseconds
 )
 def test_tasks_per_batch(rows: int, workers: int, sample_ns: int | None, splittable: bool, expected: int) -> None:
     assert tasks_per_batch(rows, workers, sample_ns, splittable) == expected
+
+
+@pytest.mark.parametrize(
+    ("workers", "sample_ns", "batch_bytes", "expected"),
+    [
+        (16, 10_000_000, 100_000, 16),  # so many can be heard one by one
+        (64, 10_000_000, 100_000, 5),  # tasks of 64 ms: a thousand results a second
+        (256, 10_000_000, 100_000, 1),
+        (64, None, None, 32),  # the first batch should come soon
+        (64, 10_000_000, 64 << 20, 22),  # large batches: few in flight
+    ],
+)
+def test_of_many_workers_not_every_row_is_heard(workers: int, sample_ns: int | None, batch_bytes: int | None, expected: int) -> None:
+    assert tasks_per_batch(32, workers, sample_ns, True, batch_bytes) == expected
+
+
+@pytest.mark.parametrize(("tasks", "workers", "expected"), [(4, 2, 0), (16, 8, 0), (128, 64, 7), (512, 256, 31), (70, 64, 0), (3, 64, 0)])
+def test_results_are_slept_through_while_every_thread_has_more_to_do(tasks: int, workers: int, expected: int) -> None:
+    assert slept_through(tasks, workers) == expected
 
 
 @calm

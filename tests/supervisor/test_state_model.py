@@ -124,14 +124,14 @@ def loads_a_row_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignores_bonds(patch: pytest.MonkeyPatch) -> None:
-    def worker_for(self: Desk, task: Task, idlest: object) -> Worker | None:
+    def worker_for(self: Desk, task: Task) -> Worker | None:
         return next((worker for worker in self.workers if worker.live), None)
 
     patch.setattr(Desk, "_worker_for", worker_for)
 
 
 def gives_to_the_dead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Desk, "_worker_for", lambda self, task, idlest: self.workers[task.worker or 0])
+    patch.setattr(Desk, "_worker_for", lambda self, task: self.workers[task.worker or 0])
 
 
 def lets_those_who_come_back_wait(patch: pytest.MonkeyPatch) -> None:

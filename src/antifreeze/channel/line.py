@@ -1,69 +1,68 @@
-"""A line between the parent and a worker that lives in the same process: whole messages, nothing packed, no descriptor per worker.
+"""A line between the parent and a worker that lives in the same process: whole messages, nothing packed, no descriptor.
 
     parent ── inbox, one per worker ──▶ worker        worker ── one queue for all ──▶ parent, woken by the bell
 
 1. A message goes to one reader: what the worker has not taken can be taken back.
-2. The bell (an eventfd, one per pool) is rung for the first message that the parent has not looked for yet, not for each.
+2. The bell is rung where the parent sleeps and must act: for whatever is no plain result, by a worker that has nothing more to do, and
+   when as many results have gathered as the parent said it would sleep through. (Each time it wakes, it and all threads wait for the
+   GIL: with hundreds of them that costs more than all else.)
 3. A line that was cut delivers nothing any more, whatever its worker still says.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from queue import Empty, SimpleQueue
 
-from antifreeze.channel.messages import Message
+from antifreeze.channel.messages import Collated, Message, RowsDone
+
+_RESULTS = (RowsDone, Collated)
 
 
 class Bell:
     """Wakes the parent, and holds what is to be told to it."""
 
     def __init__(self) -> None:
-        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._hang()
+
+    def _hang(self) -> None:
         self._said: deque[tuple[Line, Message]] = deque()
-        self._rung = False
-        self._lock = threading.Lock()  # a descriptor that is closed may be somebody else's in the next moment
+        self._sleeps = False  # the parent, or it is about to
+        self._sleeps_through = 0
+        self._string = threading.Lock()  # taken while nobody has rung
+        self._string.acquire()
 
     def __repr__(self) -> str:
-        return f"<Bell {self._descriptor}, {len(self._said)} messages>"
+        return f"<Bell, {len(self._said)} messages>"
 
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def say(self, line: Line, message: Message) -> None:
+    def say(self, line: Line, message: Message, *, urgent: bool) -> None:
         self._said.append((line, message))
-        if not self._rung:
-            self._rung = True
-            with self._lock:
-                if self._descriptor >= 0:
-                    os.eventfd_write(self._descriptor, 1)
-
-    def heard(self, rings: bool = True) -> list[tuple[Line, Message]]:
-        """What was said since the last time, of lines that are not cut; by the parent, which may have seen that it `rings`: perhaps for
-        what was heard already, by whoever came to it late. Else it would ring on, and keep the parent from sleeping."""
-        if rings or self._rung:
+        if self._sleeps and (urgent or len(self._said) > self._sleeps_through):
+            self._sleeps = False
             try:
-                os.eventfd_read(self._descriptor)
-            except BlockingIOError:
-                pass  # whoever rings has not come to it yet
-            self._rung = False  # before the queue is emptied: what is said from now on rings again
-        said, count = self._said, len(self._said)
-        taken = [said.popleft() for _ in range(count)]
+                self._string.release()
+            except RuntimeError:
+                pass  # another one was faster
+
+    def wait(self, limit_s: float, through: int = 0) -> None:
+        """By the parent: until something is said, but so many plain results alone; or limit_s is over."""
+        self._sleeps_through = through
+        self._sleeps = True  # before the look: what is said from now on rings
+        if len(self._said) <= through and self._string.acquire(timeout=limit_s):
+            return
+        self._sleeps = False
+        self._string.acquire(blocking=False)  # whoever has just rung; one who comes to it later wakes the parent once for nothing
+
+    def heard(self) -> list[tuple[Line, Message]]:
+        """What was said since the last time, of lines that are not cut."""
+        said = self._said
+        taken = [said.popleft() for _ in range(len(said))]
         return [(line, message) for line, message in taken if not line.is_cut]
 
     def disown(self) -> None:
-        """In a forked child: the parent's workers are not here, and one of them may have been ringing at that moment."""
-        self._lock = threading.Lock()
-        self.close()
-
-    def close(self) -> None:
-        """May be called twice."""
-        with self._lock:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
+        """In a forked child: the parent's workers are not here."""
+        self._hang()
 
 
 class Line:
@@ -89,7 +88,7 @@ class Line:
 
     def send(self, message: Message) -> None:
         if not self.is_cut:
-            self._bell.say(self, message)
+            self._bell.say(self, message, urgent=type(message) not in _RESULTS or self._inbox.empty())
 
     def put(self, message: Message) -> None:
         self._inbox.put(message)

@@ -53,7 +53,7 @@ from antifreeze.torch_private import BaseIterator, is_iterable_kind, is_profilin
 from antifreeze.worker.seeding import sample_seed, task_key
 from antifreeze.worker.task import FetchError
 
-_LOOK_AT_MEMORY_EVERY = 8
+_LOOK_AT_MEMORY_EVERY, _FIRST_BATCHES, _LATER_EVERY = 8, 256, 64
 
 
 class LoaderIterator(BaseIterator):  # type: ignore[misc]
@@ -373,7 +373,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         ledger.timing.batches += 1
         ledger.timing.samples += samples
         ledger.timing.delivered_bytes += size_bytes
-        if ledger.timing.batches % _LOOK_AT_MEMORY_EVERY == 1:
+        if ledger.timing.batches % (_LOOK_AT_MEMORY_EVERY if ledger.timing.batches < _FIRST_BATCHES else _LATER_EVERY) == 1:
             self._look_at_memory()
 
     def _look_at_memory(self) -> None:

@@ -34,8 +34,6 @@ class Crew:
         self.journal = Journal.create(size)
         self.poll = select.epoll()
         self.bell = Bell() if threads else None
-        if self.bell is not None:
-            self.poll.register(self.bell.fileno(), select.EPOLLIN)
         self.workers: list[AnyWorker | None] = [None] * size
         self.abandoned: list[AnyWorker] = []
         _crews.add(self)
@@ -78,8 +76,6 @@ class Crew:
 
     def _close_descriptors(self) -> None:
         self.poll.close()
-        if self.bell is not None:
-            self.bell.close()
         self.journal.close()
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from heapq import heapify, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 
 from antifreeze.supervisor.exchange import Action, FreeSlot, Send
 from antifreeze.supervisor.races import Races
 from antifreeze.supervisor.tasks import Batch, Task, Worker
+
+_MOST_ENTRIES = 8
+"""For each worker, of who has least to do."""
 
 
 class Desk:
@@ -25,6 +28,7 @@ class Desk:
         """Open ones, and whose they are."""
         self.races = Races()
         self._next_task = 0
+        self._idlest = _Idlest(self.workers)
 
     def __repr__(self) -> str:
         return f"<Desk {self}>"
@@ -65,25 +69,35 @@ class Desk:
         if not backlog:
             return actions
         waiting: list[Task] = []
-        idlest = _Idlest(self.workers)
         while backlog:
             task = backlog.popleft()
-            worker = self._worker_for(task, idlest)
+            worker = self._worker_for(task)
             if worker is None:
                 waiting.append(task)
                 continue
             worker.queue.append(task)
-            idlest.given(worker, task.rows)
             self.tasks[task.number] = (task, worker.number)
             actions.append(Send(worker.number, task))
         backlog.extend(waiting)
         return actions
 
-    def _worker_for(self, task: Task, idlest: _Idlest) -> Worker | None:
+    def _worker_for(self, task: Task) -> Worker | None:
         if task.worker is not None:
             worker = self.workers[task.worker]
             return worker if worker.live else None
-        return idlest.worker() if task.home is None else idlest.at_home(task.home, task.rows)
+        return self._idlest.worker() if task.home is None else self._idlest.at_home(task.home, task.rows)
+
+    def anybody_idle(self) -> bool:
+        idlest = self._idlest.worker()
+        return idlest is not None and not idlest.queue
+
+    def has_less(self, worker: Worker) -> None:
+        """To do, than before: a task of its queue is gone."""
+        self._idlest.has_less(worker)
+
+    def look_anew(self) -> None:
+        """At who has least to do: somebody is there who was not."""
+        self._idlest.look_anew()
 
     def put_back(self, task: Task) -> None:
         """Given out once in vain: from now on to whoever is free first."""
@@ -113,26 +127,42 @@ class Desk:
 
 
 class _Idlest:
-    """The live worker with the least to do, of any number of them, while tasks are given out: each is looked at once, not per task."""
+    """The live worker with the least to do, of any number of them: not all are looked at for every task.
+
+    Each live worker has an entry that says it has no more to do than it has. One that says too little is put right when it comes to the
+    top; who has less than before gets another entry."""
 
     def __init__(self, workers: list[Worker]) -> None:
         self._workers = workers
-        self._loads = {worker.number: worker.load for worker in workers if worker.live}
-        self._heap = [(load, number) for number, load in self._loads.items()]
+        self.look_anew()
+
+    def look_anew(self) -> None:
+        self._heap = [(worker.load, worker.number) for worker in self._workers if worker.live]
         heapify(self._heap)
 
     def worker(self) -> Worker | None:
-        while self._heap and self._heap[0][0] != self._loads[self._heap[0][1]]:
-            number = self._heap[0][1]
-            heapreplace(self._heap, (self._loads[number], number))
-        return self._workers[self._heap[0][1]] if self._heap else None
+        heap, workers = self._heap, self._workers
+        while heap:
+            said, number = heap[0]
+            worker = workers[number]
+            if not worker.live:
+                heappop(heap)
+            elif worker.load != said:
+                heapreplace(heap, (worker.load, number))
+            else:
+                return worker
+        return None
 
     def at_home(self, home: int, rows: int) -> Worker | None:
         """That worker, unless another one would be done with the task before that one begins it."""
-        idlest, load = self.worker(), self._loads.get(home)
-        if idlest is None or load is None or load > self._loads[idlest.number] + rows:
+        idlest = self.worker()
+        if idlest is None or home >= len(self._workers):
             return idlest
-        return self._workers[home]
+        worker = self._workers[home]
+        return idlest if not worker.live or worker.load > idlest.load + rows else worker
 
-    def given(self, worker: Worker, rows: int) -> None:
-        self._loads[worker.number] = self._loads.get(worker.number, 0) + rows
+    def has_less(self, worker: Worker) -> None:
+        if len(self._heap) > _MOST_ENTRIES * len(self._workers):
+            self.look_anew()
+        elif worker.live:
+            heappush(self._heap, (worker.load, worker.number))

@@ -1,6 +1,6 @@
 """What workers say: messages of all of them, and their ends, become events of the state.
 
-poll(sockets, pidfds, bell) ──▶ one message of each ──▶ TaskEnded, RowFailed … ──▶ PoolState ──▶ actions
+poll(sockets, pidfds), bell ──▶ one message of each ──▶ TaskEnded, RowFailed … ──▶ PoolState ──▶ actions
                             └─▶ those that have ended ──▶ replacing.py, after all they have said is heard
 """
 
@@ -27,6 +27,7 @@ from antifreeze.channel.messages import (
 )
 from antifreeze.supervisor.acting import Hands
 from antifreeze.supervisor.exchange import Ending, LeftOut, RowFailed, TaskEnded
+from antifreeze.supervisor.policy import slept_through
 from antifreeze.supervisor.process import WorkerProcess
 from antifreeze.supervisor.replacing import Replacing
 from antifreeze.supervisor.starting import Starter
@@ -50,11 +51,11 @@ class Ears:
 
     def drain(self, wait_s: float) -> None:
         """Handles what has arrived, one message of each worker, waiting up to wait_s for the first of it."""
-        gone: list[int] = []
-        ready = self._crew.poll.poll(wait_s)
         if self._crew.bell is not None:
-            gone += self._hear(self._crew.bell, bool(ready))
-        for descriptor, _ in ready:
+            self._hear(self._crew.bell, wait_s)
+            return
+        gone: list[int] = []
+        for descriptor, _ in self._crew.poll.poll(wait_s):
             number = self._starter.by_descriptor.get(descriptor)
             worker = None if number is None else self._crew.workers[number]
             if number is None or worker is None or isinstance(worker, WorkerThread):
@@ -70,15 +71,19 @@ class Ears:
         for number in gone:
             self._replacing.gone(number)
 
-    def _hear(self, bell: Bell, rings: bool) -> list[int]:
-        """What threads have said; the numbers of those that have ended."""
+    def _hear(self, bell: Bell, wait_s: float) -> None:
+        """The same of threads."""
+        if wait_s:
+            given = len(self._state.desk.tasks) - len(self._state.desk.backlog)
+            bell.wait(wait_s, slept_through(given, len(self._state.workers)))
         gone: list[int] = []
-        for line, message in bell.heard(rings):
+        for line, message in bell.heard():
             if isinstance(message, Ended):
                 gone.append(line.worker)
             else:
                 self._receive(line.worker, message)
-        return gone
+        for number in gone:
+            self._replacing.gone(number)
 
     def _receive_all(self, number: int, worker: WorkerProcess) -> None:
         while (message := worker.channel.try_receive()) is not None:

@@ -79,6 +79,7 @@ class Hedging:
             return []  # of an epoch that is forgotten
         worker = self._desk.workers[event.worker]
         worker.queue = deque(task for task in worker.queue if task.number != event.task)
+        self._desk.has_less(worker)
         return self._desk.free(slot)
 
     def left_by_worker(self, task: Task) -> list[Action] | None:

@@ -18,8 +18,12 @@ THREAD_TASK_NS = 100_000_000
 
 LONG_SAMPLE_NS, TOGETHER_IN_THREADS = 250_000_000, 16
 
-THREADS_AHEAD_BYTES = 64 << 20
-"""What batches in flight may take for the sake of that."""
+AHEAD_BYTES = 64 << 20
+"""What batches in flight may take for the sake of longer tasks."""
+
+MANY_TO_HEAR, RESULT_NS = 16, 1_000_000
+"""Of more workers than that the loop would hear nothing but results: a task takes so long for each of them, and there are about a
+thousand a second in all."""
 
 
 def tasks_per_batch_in_threads(rows: int, workers: int, sample_ns: int | None, splittable: bool, batch_bytes: int | None) -> int:
@@ -28,19 +32,29 @@ def tasks_per_batch_in_threads(rows: int, workers: int, sample_ns: int | None, s
         return 1
     if sample_ns is None:
         return min(rows, workers)
-    batches = max(SPLIT_BATCHES, THREADS_AHEAD_BYTES // max(1, batch_bytes or 1))
+    batches = max(SPLIT_BATCHES, AHEAD_BYTES // max(1, batch_bytes or 1))
     by_time = rows * sample_ns // THREAD_TASK_NS
     if sample_ns < LONG_SAMPLE_NS:  # what threads wait for each other is in it: many tasks would make it longer still
         by_time = min(by_time, -(-rows // TOGETHER_IN_THREADS))
     return int(max(1, min(rows, workers, max(by_time, -(-2 * workers // batches)))))
 
 
-def tasks_per_batch(rows: int, workers: int, sample_ns: int | None, splittable: bool) -> int:
+def slept_through(tasks: int, workers: int) -> int:
+    """Results of threads that need not wake the loop, with so many tasks given out: while each thread has another one waiting for it, a
+    few results more or less are no matter, and each wake-up costs all threads."""
+    return max(0, (tasks - workers) // 8 - 1)
+
+
+def tasks_per_batch(rows: int, workers: int, sample_ns: int | None, splittable: bool, batch_bytes: int | None = None) -> int:
     """In how many tasks a batch is given out; nothing is known of the samples' cost before the first one is done."""
     if not splittable or workers <= 1:
         return 1
-    by_time = workers if sample_ns is None else rows * sample_ns // TASK_NS
-    for_few_batches = -(-2 * workers // SPLIT_BATCHES)
+    task_ns, batches = TASK_NS, SPLIT_BATCHES
+    if workers > MANY_TO_HEAR:
+        task_ns = RESULT_NS * workers
+        batches = max(batches, AHEAD_BYTES // batch_bytes) if batch_bytes else batches
+    by_time = workers if sample_ns is None else rows * sample_ns // task_ns
+    for_few_batches = -(-2 * workers // batches)
     return int(max(1, min(rows, workers, max(by_time, for_few_batches))))
 
 

@@ -43,8 +43,8 @@ from antifreeze.worker.turns import Turns, Usage
 
 TICK_S = 0.25
 HEDGE_TICK_S = 0.05
-LOOK_EVERY_S = 0.05
-"""Every worker's journal is looked at so often at most, however many messages wake the loop."""
+LOOK_EVERY_S, LOOK_AT_ONE_S = 0.05, 0.001
+"""Every worker's journal is looked at so often at most, however many messages wake the loop; of hundreds of them, more rarely."""
 
 
 class Pool:
@@ -244,7 +244,7 @@ class Pool:
             if first_s is not None and waited_s >= stall_intervals_s(first_s, reports):
                 reports += 1
                 self._report_stall(reason, waited_s)
-            if time.monotonic() - self._looked_s >= LOOK_EVERY_S:
+            if time.monotonic() - self._looked_s >= max(LOOK_EVERY_S, LOOK_AT_ONE_S * len(self.crew.workers)):
                 self._looked_s = time.monotonic()
                 self._deadlines.check()
                 self.look_at_memory()

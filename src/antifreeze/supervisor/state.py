@@ -123,9 +123,9 @@ class PoolState:
 
     def recalls(self) -> list[Action]:
         """Called when the loop waits: who has nothing to do may do what others have not begun."""
-        idle = sum(worker.live and not worker.queue for worker in self.workers)
-        if not idle:
+        if not self.desk.anybody_idle():
             return []
+        idle = sum(worker.live and not worker.queue for worker in self.workers)
         waiting = [
             worker
             for worker in self.workers
@@ -171,6 +171,7 @@ class PoolState:
             return self._worker_gone(event)
         if isinstance(event, WorkerBack):
             self.workers[event.worker].live = True
+            self.desk.look_anew()
             return self.desk.assign()
         return self._taken_back(event)
 
@@ -188,7 +189,9 @@ class PoolState:
         if event.task not in self._tasks:
             return self.hedging.loser_ended(event)
         task, _ = self._tasks.pop(event.task)
-        self.workers[event.worker].queue.remove(task)
+        worker = self.workers[event.worker]
+        worker.queue.remove(task)
+        self.desk.has_less(worker)
         batch = self.batches[task.batch]
         if self._races.is_hedge(task.number) and not self.hedging.has_won(task, event):
             return self.desk.free(task.slot)
@@ -278,6 +281,7 @@ class PoolState:
         worker = self.workers[event.worker]
         taken = [task for task in worker.queue if task.number in event.tasks]
         worker.queue = deque(task for task in worker.queue if task.number not in event.tasks)
+        self.desk.has_less(worker)
         actions: list[Action] = []
         for task in reversed(taken):
             settled = self.hedging.left_by_worker(task)
