@@ -13,7 +13,7 @@ import array
 import pickle
 from typing import Any
 
-from antifreeze.channel.messages import WITH_OFFSETS, Message, OpenStream, Stop, Work
+from antifreeze.channel.messages import WITH_OFFSETS, Message, NewEpoch, OpenStream, Stop, Work
 from antifreeze.errors import LoadingError
 from antifreeze.slots.gathering import gather_rows
 from antifreeze.supervisor.crew import AnyWorker
@@ -21,6 +21,7 @@ from antifreeze.supervisor.exchange import Action, FreeSlot, Gather, Send, Taken
 from antifreeze.supervisor.tasks import Task
 from antifreeze.supervisor.work import StreamStart
 from antifreeze.supervisor.workshop import Workshop
+from antifreeze.worker.main import WorkerSpec
 
 
 class Hands:
@@ -79,6 +80,11 @@ class Hands:
     def send(self, worker: AnyWorker, message: Message) -> None:
         worker.outbox.append(message)
         self.flush(worker)
+
+    def begin_epoch(self, number: int, spec: WorkerSpec) -> None:
+        worker = self._crew.workers[number]
+        if worker is not None:
+            self.send(worker, NewEpoch(spec.epoch, pickle.dumps((spec.base_seed, spec.shared_seed))))
 
     def flush(self, worker: AnyWorker) -> None:
         try:

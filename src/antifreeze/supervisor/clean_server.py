@@ -5,25 +5,24 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import select
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from typing import Any
 
 from antifreeze.errors import WorkerStartFailed
+from antifreeze.supervisor.mother_line import MotherLine
 
 START_S = 60.0
 _server: CleanServer | None = None
 
 
-class CleanServer:
+class CleanServer(MotherLine):
     def __init__(self) -> None:
-        self.owner_pid = os.getpid()
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__()
+        theirs = self._theirs
         lifeline, self._lifeline = os.pipe()
         settings = json.dumps({"path": sys.path, "argv": sys.argv, "lifeline": lifeline})
         self._process = subprocess.Popen(
@@ -34,8 +33,6 @@ class CleanServer:
         )
         theirs.close()
         os.close(lifeline)
-        self._exits: dict[int, tuple[int, int]] = {}
-        self._lock = threading.Lock()  # loaders of several threads ask one at a time
 
     def start_worker(self, specs: PickledSpecs, number: int, worker_end: int) -> tuple[int, int]:
         """(pid, pidfd) of a new worker."""
@@ -56,13 +53,8 @@ class CleanServer:
             raise WorkerStartFailed(f"the data set could not be unpickled in a fresh process:\n{answer['failed']}")
         return int(answer["started"]), descriptors[0]
 
-    def exit_of(self, pid: int, limit_s: float) -> tuple[int | None, int | None]:
-        """(exit code, peak memory in bytes) of a worker whose pidfd says that it has ended."""
-        deadline = time.monotonic() + limit_s
-        with self._lock:
-            while pid not in self._exits and self._wait(deadline):
-                self._note(json.loads(self._line.recv(65536)))
-            return self._exits.pop(pid, (None, None))
+    def _hear(self) -> bool:
+        return bool(self._receive()[0])
 
     def end(self) -> None:
         self._line.close()
@@ -76,20 +68,12 @@ class CleanServer:
 
     def _answer(self, deadline: float) -> tuple[dict[str, Any], list[int]]:
         while self._wait(deadline):
-            packet, descriptors, _, _ = socket.recv_fds(self._line, 65536, 1)
-            if not packet:
+            message, descriptors = self._receive()
+            if not message:
                 break
-            message = json.loads(packet)
             if "exited" not in message:
-                return message, list(descriptors)
-            self._note(message)
+                return message, descriptors
         raise WorkerStartFailed(f"the clean server did not start a worker within {START_S:g} s")
-
-    def _wait(self, deadline: float) -> bool:
-        return bool(select.select([self._line], [], [], max(0.0, deadline - time.monotonic()))[0])
-
-    def _note(self, message: dict[str, Any]) -> None:
-        self._exits[message["exited"]] = (message["code"], message["peak_bytes"])
 
 
 class PickledSpecs:

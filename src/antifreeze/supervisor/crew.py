@@ -17,6 +17,7 @@ from antifreeze.channel.line import Bell
 from antifreeze.linux import on_fork
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.clean_server import end_clean_server
+from antifreeze.supervisor.nursery import Nursery
 from antifreeze.supervisor.process import WorkerProcess, end_all, interrupts_held_back
 from antifreeze.supervisor.threads import WorkerThread, end_threads
 from antifreeze.worker.journal import Journal
@@ -36,6 +37,7 @@ class Crew:
         self.bell = Bell() if threads else None
         self.workers: list[AnyWorker | None] = [None] * size
         self.abandoned: list[AnyWorker] = []
+        self.nursery: Nursery | None = None
         _crews.add(self)
         _end_before_children_are_waited_for()
 
@@ -61,6 +63,10 @@ class Crew:
                 self.abandoned += end_threads([worker for worker in workers if isinstance(worker, WorkerThread)])
                 for worker in workers:
                     self.ring.release_quarantine(worker.key)
+                if self.nursery is not None:
+                    self.nursery.end()
+                    for key in self.nursery.keys.values():
+                        self.ring.release_quarantine(key)
                 self.ring.recall_filling(usable=not self.abandoned)
         finally:
             self._close_descriptors()

@@ -47,6 +47,7 @@ class Deadlines:
 
     def check(self) -> None:
         now_s = time.monotonic()
+        self._replacing.look_into_nursery()
         for number, worker in enumerate(self._crew.workers):
             if worker is not None and not self._is_ending(number, worker, now_s):
                 self._check_worker(number, worker, now_s)

@@ -59,6 +59,8 @@ class Ears:
             number = self._starter.by_descriptor.get(descriptor)
             worker = None if number is None else self._crew.workers[number]
             if number is None or worker is None or isinstance(worker, WorkerThread):
+                if self._crew.nursery is not None:
+                    self._replacing.look_into_nursery()
                 continue
             message = worker.channel.try_receive()
             if message is not None:

@@ -13,12 +13,10 @@
 from __future__ import annotations
 
 import os
-import pickle
 import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from antifreeze.channel.messages import NewEpoch
 from antifreeze.errors import LoaderClosed, LoaderTimeout
 from antifreeze.events import Happening, Story
 from antifreeze.options import Options
@@ -90,8 +88,7 @@ class Pool:
     # --- life ---
 
     def start(self) -> None:
-        for number in self.state.staying():
-            self._replacing.start(number)
+        self._replacing.start_all(self.state.staying())
 
     @property
     def started(self) -> bool:
@@ -182,10 +179,8 @@ class Pool:
         for number in self.contents.keys() - self.state.batches.keys():
             del self.contents[number]
         self.streams.clear()
-        for worker in self.crew.workers:
-            if worker is not None:
-                spec = specs[worker.number]
-                self._hands.send(worker, NewEpoch(spec.epoch, pickle.dumps((spec.base_seed, spec.shared_seed))))
+        for number in range(len(self.crew.workers)):
+            self._hands.begin_epoch(number, specs[number])
 
     def open_streams(self, starts: list[StreamStart]) -> None:
         for start in starts:

@@ -113,33 +113,45 @@ class ByContext:
         return Exit(code, peak_bytes)
 
     def forget(self) -> None:
-        popen = self._process._popen
-        if popen is not None:
-            popen.close()  # its sentinel is a descriptor, which would wait for the garbage collector
-        multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined]
+        forget_process(self._process)
 
     def _start(self, spec: WorkerSpec, sent: WorkerSpec | bytes, worker_end: socket.socket) -> None:
-        global _kept_by_child
-        self._process = self._context.Process(target=run_worker, args=(sent, worker_end), name=f"antifreeze-worker-{spec.worker_id}")
-        self._process.daemon = False
-        current = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-        with _starting:
-            _kept_by_child = worker_end
-            # multiprocessing refuses children to daemonic processes because they might outlive them; ours cannot
-            daemonic = current.pop("daemon", None)
-            mark_own_fork(True)
-            # a Ctrl-C just now is the parent's; the worker lets it through again once it ignores it
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                self._process.start()
-            except OSError as error:
-                raise WorkerStartFailed(f"worker {spec.worker_id} could not be started: {error}; {_limits()}") from error
-            finally:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-                mark_own_fork(False)
-                _kept_by_child = None
-                if daemonic is not None:
-                    current["daemon"] = daemonic
+        name = f"worker {spec.worker_id}"
+        self._process = start_process(self._context, run_worker, (sent, worker_end), name, worker_end)
+
+
+def start_process(context: Any, target: Callable[..., None], args: tuple[Any, ...], name: str, kept: socket.socket | None = None) -> Any:
+    """A child that is no daemon; where it is forked, it lets go of all that belongs to the parent's workers but for `kept`."""
+    global _kept_by_child
+    process = context.Process(target=target, args=args, name=f"antifreeze-{name.replace(' ', '-')}")
+    process.daemon = False
+    current = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    with _starting:
+        _kept_by_child = kept
+        # multiprocessing refuses children to daemonic processes because they might outlive them; ours cannot
+        daemonic = current.pop("daemon", None)
+        mark_own_fork(True)
+        # a Ctrl-C just now is the parent's; the child lets it through again once it ignores it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        except OSError as error:
+            raise WorkerStartFailed(f"{name} could not be started: {error}; {_limits()}") from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            mark_own_fork(False)
+            _kept_by_child = None
+            if daemonic is not None:
+                current["daemon"] = daemonic
+    return process
+
+
+def forget_process(process: Any) -> None:
+    """Of multiprocessing's: it has ended, or nobody shall wait for it."""
+    popen = process._popen
+    if popen is not None:
+        popen.close()  # its sentinel is a descriptor, which would wait for the garbage collector
+    multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
 
 
 def _limits() -> str:

@@ -22,6 +22,7 @@ from antifreeze.supervisor.acting import Hands
 from antifreeze.supervisor.blame import FROM_OUTSIDE, Blame
 from antifreeze.supervisor.crew import AnyWorker
 from antifreeze.supervisor.exchange import WorkerBack, WorkerGone
+from antifreeze.supervisor.nursery import PATIENCE_S, Nursery
 from antifreeze.supervisor.observe import oom_kills, private_bytes
 from antifreeze.supervisor.policy import RestartBudget
 from antifreeze.supervisor.process import Exit
@@ -59,6 +60,45 @@ class Replacing:
     def start(self, number: int) -> None:
         self._watch.forget(number)
         self._starter.start(number, len(self._state.staying()))
+
+    def start_all(self, numbers: list[int]) -> None:
+        later = self._starter.leave_to_nursery(numbers)
+        for number in numbers[: len(numbers) - len(later)]:
+            self.start(number)
+        for number in later:
+            self._state.workers[number].live = False
+        if later:
+            self._starter.open_nursery(later)
+
+    def look_into_nursery(self) -> None:
+        """Who was born takes part; who is missing when it is gone, or has been silent for too long, is started here."""
+        nursery = self._crew.nursery
+        if nursery is None:
+            return
+        for newborn in nursery.take():
+            if self._state.workers[newborn.worker].retiring:
+                newborn.refuse()
+                self._hands.perform(self._state.handle(WorkerGone(newborn.worker)))
+                continue
+            self._watch.forget(newborn.worker)
+            self._starter.take_in(newborn, len(self._state.staying()))
+            self._hands.perform(self._state.handle(WorkerBack(newborn.worker)))
+        if nursery.is_over or nursery.is_late():
+            self._without_nursery(nursery)
+
+    def _without_nursery(self, nursery: Nursery) -> None:
+        missing = self._starter.close_nursery()
+        if missing:
+            how = "ended" if nursery.is_over else f"has started nobody for {PATIENCE_S:g} s"
+            self._voice.tell(
+                Happening.WORKER_STARTED, f"the process that was to fork {len(missing)} more workers {how}: they are forked here"
+            )
+        for number in missing:
+            if self._state.workers[number].retiring:
+                self._hands.perform(self._state.handle(WorkerGone(number)))
+                continue
+            self.start(number)
+            self._hands.perform(self._state.handle(WorkerBack(number)))
 
     def add_worker(self) -> bool:
         if not any(worker.vacant for worker in self._state.workers) and len(self._state.workers) == len(self._crew.workers):

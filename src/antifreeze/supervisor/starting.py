@@ -1,7 +1,8 @@
 """One more worker: by the user's context, from the clean server, or as a thread.
 
 1. Where a fork has shown that it is not safe, all later workers come from the clean server.
-2. Whatever a worker must know before its first task is sent before any task is: its descriptors, then its streams.
+2. Among many that are forked, those after the first come from a nursery: the first batch does not wait for the last fork.
+3. Whatever a worker must know before its first task is sent before any task is: its descriptors, then its streams.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from antifreeze.events import Happening
 from antifreeze.supervisor.acting import Hands
 from antifreeze.supervisor.clean_server import PickledSpecs, cloudpickle_dumps
 from antifreeze.supervisor.crew import AnyWorker
+from antifreeze.supervisor.nursery import FORKED_HERE, ByNursery, Newborn, Nursery, pays_for
 from antifreeze.supervisor.process import Born, ByContext, ByServer, WorkerProcess
 from antifreeze.supervisor.threads import WorkerThread
 from antifreeze.supervisor.unpicklable import name_culprit
@@ -40,27 +42,62 @@ class Starter:
         self._voice = shop.voice
         self._turns = turns
         self._pickled_specs: PickledSpecs | None = None
+        self._renewed = False
 
     def renew(self, specs: list[WorkerSpec]) -> None:
         """Workers that start from now on are told this."""
-        self.specs, self._pickled_specs = specs, None
+        self.specs, self._pickled_specs, self._renewed = specs, None, True
 
-    def start(self, number: int, beside: int) -> None:
-        """`beside`: how many workers there are with it."""
+    def leave_to_nursery(self, numbers: list[int]) -> list[int]:
+        """Of all that are to be started now, those that come later from a nursery; it is forked here, after the others."""
+        if not self.forks or self._crew.use_server or not pays_for(len(numbers)):
+            return []
+        return numbers[FORKED_HERE:]
+
+    def open_nursery(self, numbers: list[int]) -> None:
+        keys = {number: next(_worker_keys) for number in numbers}
+        for key in keys.values():
+            self._ring.quarantine(key)
+        nursery = Nursery(self._context, [self.specs[number] for number in numbers], keys)
+        self._crew.nursery = nursery
+        self._crew.poll.register(nursery.fileno(), select.EPOLLIN)
+
+    def close_nursery(self) -> list[int]:
+        """It bears nobody any more; returns who is missing."""
+        nursery = self._crew.nursery
+        assert nursery is not None
+        missing, nursery.missing = nursery.missing, []
+        self._crew.poll.unregister(nursery.fileno())
+        for number in missing:
+            self._ring.release_quarantine(nursery.keys[number])
+        nursery.end()
+        self._crew.nursery = None
+        return missing
+
+    def take_in(self, newborn: Newborn, beside: int) -> None:
+        nursery = self._crew.nursery
+        assert nursery is not None
+        self.start(newborn.worker, beside, partial(ByNursery, nursery, newborn), nursery.keys[newborn.worker])
+
+    def start(self, number: int, beside: int, way: Callable[..., Born] | None = None, key: int | None = None) -> None:
+        """`beside`: how many workers there are with it. `way`, `key`: of one that is there already."""
         self._crew.journal.clear(number)
         if self._turns is None:
-            self._start_process(number, beside)
+            self._start_process(number, beside, way, key)
         else:
             self._start_thread(number, self._turns)
+        if way is not None and self._renewed:
+            self._hands.begin_epoch(number, self.specs[number])  # it was forked in an earlier one
         for start in self._jobs.streams.values():
             if start.worker == number:
                 self._hands.open_stream(start)
 
-    def _start_process(self, number: int, beside: int) -> None:
+    def _start_process(self, number: int, beside: int, way: Callable[..., Born] | None, key: int | None) -> None:
         shared = (self._ring.arena.descriptor, self._crew.journal.descriptor)
-        key = next(_worker_keys)
-        self._ring.quarantine(key)
-        worker = WorkerProcess(self._way(), self.specs[number], shared, key, max(1, beside))
+        if key is None:
+            key = next(_worker_keys)
+            self._ring.quarantine(key)
+        worker = WorkerProcess(way or self._way(), self.specs[number], shared, key, max(1, beside))
         self._crew.workers[number] = worker
         for descriptor in (worker.channel.fileno(), worker.pidfd):
             self._crew.poll.register(descriptor, select.EPOLLIN)

@@ -357,7 +357,7 @@ def _settle_in() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     part_descriptors()
-    _name_process("af_worker")
+    name_process("af_worker")
     torch.set_num_threads(1)
     stack_without_shared_memory()
     _keep_freed_memory()
@@ -409,7 +409,7 @@ def _keep_freed_memory() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, _KEEP_FREED_BYTES)
 
 
-def _name_process(name: str) -> None:
+def name_process(name: str) -> None:
     try:
         with open("/proc/self/comm", "w") as comm:
             comm.write(name)

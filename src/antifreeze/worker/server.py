@@ -34,11 +34,11 @@ def main(descriptor: int) -> None:
     _Server(line).run()
 
 
-class _Server:
+class Mother:
+    """A process that forks workers and tells the parent how they ended."""
+
     def __init__(self, line: socket.socket) -> None:
         self._line = line
-        self._spec_key: str | None = None
-        self._specs: Any = None
         self._wake, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -46,6 +46,7 @@ class _Server:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def run(self) -> None:
+        """Until the parent hangs up."""
         selector = selectors.DefaultSelector()
         selector.register(self._line, selectors.EVENT_READ)
         selector.register(self._wake, selectors.EVENT_READ)
@@ -56,6 +57,41 @@ class _Server:
                     self._reap()
                 elif not self._serve():
                     return
+
+    def _serve(self) -> bool:
+        """One request of the parent's; False when it has hung up."""
+        return bool(self._line.recv(1))
+
+    def _born(self, pid: int, more: dict[str, int], *descriptors: int) -> None:
+        pidfd = os.pidfd_open(pid)
+        try:
+            socket.send_fds(self._line, [json.dumps({"started": pid, **more}).encode()], [pidfd, *descriptors])
+        finally:
+            os.close(pidfd)
+
+    def _leave_to_child(self) -> None:
+        """In the child: what is the mother's alone."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._line.close()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            ended = {"exited": pid, "code": os.waitstatus_to_exitcode(status), "peak_bytes": usage.ru_maxrss * 1024}
+            self._line.send(json.dumps(ended).encode())
+
+
+class _Server(Mother):
+    def __init__(self, line: socket.socket) -> None:
+        super().__init__(line)
+        self._spec_key: str | None = None
+        self._specs: Any = None
 
     def _serve(self) -> bool:
         packet, descriptors, _, _ = socket.recv_fds(self._line, 4096, 2)
@@ -80,18 +116,14 @@ class _Server:
         pid = os.fork()
         if pid == 0:
             self._become_worker(number, worker_end)
-        pidfd = os.pidfd_open(pid)
-        socket.send_fds(self._line, [json.dumps({"started": pid}).encode()], [pidfd])
-        os.close(pidfd)
+        self._born(pid, {})
 
     def _become_worker(self, number: int, worker_end: int) -> None:
         from antifreeze.worker.main import run_worker
 
         code = 1
         try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self._line.close()
+            self._leave_to_child()
             run_worker(self._specs[number], socket.socket(fileno=os.dup(worker_end)))
             code = 0
         except SystemExit as leaving:
@@ -100,14 +132,3 @@ class _Server:
             traceback.print_exc()
         finally:
             os._exit(code)
-
-    def _reap(self) -> None:
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            ended = {"exited": pid, "code": os.waitstatus_to_exitcode(status), "peak_bytes": usage.ru_maxrss * 1024}
-            self._line.send(json.dumps(ended).encode())
