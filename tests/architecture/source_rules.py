@@ -50,7 +50,9 @@ NOT_IN_PURE_FILES = ("os", "time", "multiprocessing", "torch")
 MAY_START_OR_KILL = (
     "supervisor/process.py",
     "supervisor/clean_server.py",
+    "supervisor/nursery.py",
     "worker/server.py",
+    "worker/nursery.py",
     "doctor/*",
     "checks/live/child.py",
     "selftest/*",

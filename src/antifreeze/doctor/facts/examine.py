@@ -21,7 +21,7 @@ from antifreeze.doctor.facts.holders import find_holders, locks_that_matter, rea
 from antifreeze.doctor.facts.look import Look, SeenProcess, look, main_frames
 from antifreeze.doctor.facts.machine import frozen_by, read_cgroup, read_machine
 from antifreeze.doctor.facts.model import Blindness, Cgroup, Examination, Frame, Process, Thread
-from antifreeze.doctor.facts.names import WORKER_NAMES, is_library, is_remote
+from antifreeze.doctor.facts.names import NURSERY, WORKER_NAMES, is_library, is_remote
 from antifreeze.doctor.facts.permission import explain_no_py_spy, explain_refusal
 from antifreeze.doctor.facts.proc import (
     is_alive,
@@ -118,7 +118,7 @@ def examine(pid: int, window_s: float = 3.0) -> Examination:
 def _likely_loops(seen: Look) -> list[int]:
     """Python processes that have children and are no workers themselves; else the root."""
     parents_seen = {process.stat.parent for process in seen.processes.values()}
-    candidates = [pid for pid, process in seen.processes.items() if process.is_python and process.stat.name not in WORKER_NAMES]
+    candidates = [pid for pid, process in seen.processes.items() if process.is_python and process.stat.name not in (*WORKER_NAMES, NURSERY)]
     return ([pid for pid in candidates if pid in parents_seen] or candidates)[:MOST_LOOPS]
 
 

@@ -8,6 +8,8 @@ REMOTE = ("nfs", "fuse", "cifs", "smb", "lustre", "ceph", "gpfs", "beegfs", "9p"
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|/src/antifreeze/|^<")
 WORKER_NAMES = ("pt_data_worker", "af_worker")
 """What torch and antifreeze call their worker processes."""
+NURSERY = "af_nursery"
+"""What antifreeze calls the process that forks the later ones of many workers."""
 
 
 def is_remote(filesystem: str) -> bool:

@@ -6,7 +6,7 @@ import os
 import pwd
 
 from antifreeze.doctor.errors import NoSuchProcess, NotAllowed, NotPython
-from antifreeze.doctor.facts.names import WORKER_NAMES
+from antifreeze.doctor.facts.names import NURSERY, WORKER_NAMES
 from antifreeze.doctor.facts.proc import all_pids, is_dead, looks_like_python, read_command, read_stat, read_status
 
 DEEPEST = 64
@@ -83,7 +83,11 @@ def is_worker(pid: int) -> bool:
     if stat is None:
         return False
     command = read_command(pid)
-    return stat.name in WORKER_NAMES or "--multiprocessing-fork" in command or any("multiprocessing.forkserver" in word for word in command)
+    return (
+        stat.name in (*WORKER_NAMES, NURSERY)
+        or "--multiprocessing-fork" in command
+        or any("multiprocessing.forkserver" in word for word in command)
+    )
 
 
 def find_orphans(inside: set[int]) -> list[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from antifreeze.doctor.facts.model import Examination, JournalEntry, Process, Thread, ThreadSample
-from antifreeze.doctor.facts.names import WORKER_NAMES
+from antifreeze.doctor.facts.names import NURSERY, WORKER_NAMES
 from antifreeze.doctor.findings.case import Case, Doing, LoaderCase, Loop, Worker
 from antifreeze.doctor.findings.frames import (
     FETCH,
@@ -58,6 +58,8 @@ def build_case(exam: Examination) -> Case:
 def is_worker(process: Process) -> bool:
     if process.name in WORKER_NAMES:
         return True
+    if process.name == NURSERY:
+        return False
     return any(has(frames, *WORKER_LOOP) or has(frames, *OUR_WORKER) or _started_by_loader(frames) for frames in _stacks(process))
 
 
@@ -82,14 +84,18 @@ def _is_forked(process: Process, exam: Examination) -> bool:
 
 
 def _children(process: Process, exam: Examination) -> list[Process]:
-    """Also through a fork server, whose children are its client's workers."""
+    """Also through a fork server or a nursery, whose children are its client's workers."""
     direct = [each for each in exam.processes if each.parent == process.pid]
-    servers = [each for each in direct if any(FORK_SERVER in word for word in each.command)]
+    servers = [each for each in direct if _forks_for_its_parent(each)]
     return direct + [each for each in exam.processes if each.parent in {server.pid for server in servers} and each not in direct]
 
 
+def _forks_for_its_parent(process: Process) -> bool:
+    return process.name == NURSERY or any(FORK_SERVER in word for word in process.command)
+
+
 def _is_loader(process: Process, exam: Examination) -> bool:
-    if is_worker(process) or any(FORK_SERVER in word for word in process.command):
+    if is_worker(process) or _forks_for_its_parent(process):
         return False
     if any(is_worker(child) for child in _children(process, exam)) or _thread_workers(process):
         return True
