@@ -23,9 +23,10 @@ from antifreeze.supervisor.blame import FROM_OUTSIDE, Blame
 from antifreeze.supervisor.crew import AnyWorker
 from antifreeze.supervisor.exchange import WorkerBack, WorkerGone
 from antifreeze.supervisor.nursery import PATIENCE_S, Nursery
-from antifreeze.supervisor.observe import oom_kills, private_bytes
+from antifreeze.supervisor.observe import oom_kills
 from antifreeze.supervisor.policy import RestartBudget
 from antifreeze.supervisor.process import Exit
+from antifreeze.supervisor.recycling import Recycling
 from antifreeze.supervisor.starting import Starter
 from antifreeze.supervisor.tasks import STRIKES
 from antifreeze.supervisor.workshop import Workshop
@@ -48,6 +49,7 @@ class Replacing:
         self._blame = blame
         self._watch = shop.watch
         self._voice = shop.voice
+        self._recycler = Recycling(shop)
         self._budget = RestartBudget(shop.options.max_restarts_per_minute)
         self._blamed: dict[int, WorkerGone] = {}
         self._stopped_by_others: set[int] = set()
@@ -128,14 +130,12 @@ class Replacing:
 
     def recycle_if_due(self, number: int) -> None:
         """Between two tasks: a worker that has done its share, or grown too large, makes room for a fresh one."""
-        samples, size = self._options.recycle_after_samples, self._options.recycle_after_bytes
-        if samples is None and size is None:
+        if not self._recycler.asked:
             return
         worker = self._crew.workers[number]
         if worker is None or number in self._recycling or not self._state.workers[number].stays:
             return
-        due = samples is not None and self._crew.journal.row(number).read().samples >= samples
-        if due or (size is not None and private_bytes(worker.pid) >= size):
+        if self._recycler.is_due(number, worker):
             self._recycling.add(number)
             self._blamed[number] = WorkerGone(number)
             self._state.workers[number].live = False
