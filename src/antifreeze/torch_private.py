@@ -67,6 +67,10 @@ def enter_worker_thread() -> None:
         _worker.get_worker_info.__code__ = _get_worker_info.__code__
 
 
+def is_worker_thread() -> bool:
+    return bool(getattr(_here, "is_worker", False))
+
+
 def leave_worker_thread() -> None:
     global _threads
     _here.is_worker, _here.info = False, None

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import Dataset
 
 from antifreeze import DataLoader
-from antifreeze.errors import BadSample, SampleLost
+from antifreeze.errors import BadSample, SampleLost, SampleTimeout
 
 SAMPLES, BATCH, GUILTY = 16, 4, 9
 SOON = {"sample_timeout_s": 0.2, "num_workers": 2, "multiprocessing_context": "fork"}
@@ -71,6 +71,29 @@ def test_the_guilty_sample_of_a_call_for_a_whole_batch_is_skipped_alone(crime: s
     assert bad == [str(GUILTY)]
     innocent, _ = epoch(InOneCall("none"), collate_fn=collate)
     assert [batches[0], batches[1]] == [innocent[0], innocent[1]]
+
+
+def test_a_call_for_a_whole_batch_that_hangs_is_an_error_that_names_its_sample() -> None:
+    with DataLoader(InOneCall("hang"), BATCH, **SOON) as loader:
+        batches = iter(loader)
+        came = [int(sample) for _ in range(2) for sample in next(batches).flatten()]
+        with pytest.raises(SampleTimeout, match=f"sample {GUILTY} took longer"):
+            next(batches)
+        assert came + [int(sample) for sample in next(batches).flatten()] == [*range(8), *range(12, 16)]
+
+
+class Thoughtful(InOneCall):
+    """A call that takes longer than one sample may."""
+
+    def one(self, index: int) -> Any:
+        time.sleep(0.35)
+        return torch.tensor([float(index)])
+
+
+def test_a_call_for_a_whole_batch_that_is_honestly_slow_is_delivered() -> None:
+    with DataLoader(Thoughtful("none"), BATCH, **{**SOON, "sample_timeout_s": 1.0}) as loader:
+        assert numbers([batch.flatten().tolist() for batch in loader]) == list(range(SAMPLES))
+        assert not loader.report().bad_samples
 
 
 def test_several_guilty_ones_of_one_batch_are_all_found() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -104,3 +106,40 @@ def test_a_fresh_process_is_neither_ended_by_a_stall_report_nor_by_a_samples_dea
         assert [batch.tolist() for batch in loader] == [numbers.tolist()]
         assert loader.report().restarts == 0
     assert "has been starting" in capfd.readouterr().err
+
+
+class Locked(StuckInSecondEpoch):
+    """Waits for a file lock that the loop's own process has."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == STUCK:
+            with open(self.pipe / "lock", "w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+        return index
+
+
+def test_who_waits_for_a_file_lock_is_told_who_has_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with open(tmp_path / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        given: dict[str, Any] = {"on_bad_sample": "skip", "stall_report_s": 0.2, "sample_timeout_s": 1}
+        with DataLoader(Locked(tmp_path), BATCH, num_workers=1, **given) as loader:
+            list(loader)
+    said = capfd.readouterr().err
+    assert f"in the system call flock() on {tmp_path / 'lock'}" in said
+    assert f"process {os.getpid()} has that lock" in said
+
+
+class Stopping(StuckInSecondEpoch):
+    def __getitem__(self, index: int) -> int:
+        if index == STUCK:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return index
+
+
+def test_a_sample_that_stops_its_workers_is_said_to_do_so(tmp_path: Path) -> None:
+    with DataLoader(Stopping(tmp_path), BATCH, num_workers=1) as loader, pytest.raises(SampleTimeout) as caught:
+        list(loader)
+    said = str(caught.value)
+    assert f"was stopped by a signal (SIGSTOP) while loading sample {STUCK}" in said
+    assert "it is stopped (SIGSTOP or a debugger)" in said
+    assert "took longer" not in said

@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 import antifreeze
 from antifreeze import DataLoader
-from antifreeze.errors import OptionError
+from antifreeze.errors import LoadingError, OptionError
 
 KINDS = [("process", 0), ("process", 2), ("thread", 1), ("thread", 3)]
 
@@ -154,8 +154,9 @@ def test_an_exception_is_the_samples() -> None:
             raise KeyError("no such row")
         return index
 
-    with pytest.raises(KeyError, match="sample 5"):
+    with pytest.raises(KeyError, match="sample 5") as caught:
         list(threaded(sample))
+    assert "in DataLoader worker thread " in str(caught.value)
     assert indices(threaded(sample, on_bad_sample="skip")) == [index for index in range(20) if index != 5]
 
 
@@ -169,6 +170,26 @@ def test_no_exception_of_a_sample_ends_a_thread(ending: type[BaseException]) -> 
     loader = threaded(sample, on_bad_sample="skip")
     assert indices(loader) == [index for index in range(20) if index != 5]
     assert loader.report().restarts == 0
+
+
+class LeavesTogether(Made):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_what_ends_a_thread_at_a_whole_batch_is_blamed_on_its_sample(policy: str) -> None:
+    def sample(index: int) -> int:
+        if index == 5:
+            raise SystemExit(3)
+        return index
+
+    loader = DataLoader(LeavesTogether(sample, 20), batch_size=4, num_workers=2, workers="thread", on_bad_sample=policy)
+    if policy == "skip":
+        assert sorted(indices(loader)) == [index for index in range(20) if index != 5]
+        return
+    with pytest.raises(LoadingError, match=r"sample 5: .*SystemExit: 3"):
+        list(loader)
 
 
 def test_code_that_loops_for_ever_is_ended() -> None:

@@ -398,7 +398,7 @@ class World(Ground):
             bad = (gone.final and not self.forgive) or made.suspected[row] >= gone.strikes
         else:
             unproven = row == WHOLE_BATCH and not task.singly and task.rows > 1
-            bad = bad and not (unproven and (self.forgive or not gone.final))
+            bad = bad and not unproven
         if bad and (row == WHOLE_BATCH or not self.forgive):
             made.erred = True
         elif bad:

@@ -46,13 +46,12 @@ class Blame:
         scene = self._scene(number, entry, strikes)
         return _blamed(scene, telling.sample_lost(scene, how), strikes=strikes)
 
-    def stopped(self, number: int, worker: AnyWorker, look: Look, now_s: float) -> WorkerGone:
+    def stopped(self, number: int, worker: AnyWorker, look: Look) -> WorkerGone:
         """Most likely somebody stopped the worker; only a sample at which it happens again and again is at fault itself."""
         if look.entry.stage not in _AT_A_SAMPLE:
             return WorkerGone(number)
         scene = self._scene(number, look.entry, STRIKES + 1)
-        failure = telling.sample_overdue(scene, worker, now_s - look.since_s, self._options.sample_timeout_s)
-        return _blamed(scene, failure, strikes=STRIKES + 1)
+        return _blamed(scene, telling.sample_stopped(scene, worker), strikes=STRIKES + 1)
 
     def overdue(self, number: int, worker: AnyWorker, look: Look, stuck_s: float) -> WorkerGone:
         scene = self._scene(number, look.entry, STRIKES)

@@ -69,16 +69,23 @@ class Deadlines:
         queue = self._state.workers[number].queue
         if (queue or look.entry.stage is Stage.STARTING) and self._watch.stopped(worker, look, now_s):
             self._voice.tell(Happening.DEADLINE, f"worker {number} ({worker.who}) was stopped by a signal and is replaced")
-            self._replacing.kill(number, worker, self._blame.stopped(number, worker, look, now_s), stopped_by_others=True)
+            self._replacing.kill(number, worker, self._blame.stopped(number, worker, look), stopped_by_others=True)
             return
         may_leave_fork = self._starter.forks and not worker.is_from_server
         if may_leave_fork and self._watch.stuck_in_inherited_lock(worker, look, now_s):
             self._leave_fork(number, worker)
-        elif self._watch.overdue(look, now_s, self._options.sample_timeout_s, _samples_per_step(look, queue[0] if queue else None)):
+        elif self._is_overdue(look, queue[0] if queue else None, now_s):
             if may_leave_fork and self._watch.waits_for_lock_since_start(worker, look):
                 self._leave_fork(number, worker)
             else:
                 self._end_overdue(number, worker, look, now_s - look.since_s)
+
+    def _is_overdue(self, look: Look, task: Task | None, now_s: float) -> bool:
+        entry, samples, each = look.entry, 1, True
+        together = entry.row == ALL_ROWS or entry.stage in _TOGETHER
+        if task is not None and together and entry.stage is not Stage.INITIALISING:
+            samples, each = task.rows, task.singly or self._state.batches[task.batch].stream is not None
+        return self._watch.overdue(look, now_s, self._options.sample_timeout_s, samples, each)
 
     def _leave_fork(self, number: int, worker: AnyWorker) -> None:
         text = (
@@ -130,10 +137,3 @@ class Deadlines:
     def _has_room_for_hedge(self) -> bool:
         budget, slots = self._options.memory_budget_bytes, max(1, len(self._state.batches))
         return budget is None or self._ring.used_bytes() * (slots + 1) <= budget * slots
-
-
-def _samples_per_step(look: Look, task: Task | None) -> int:
-    """How many samples a worker is at together."""
-    entry = look.entry
-    together = entry.row == ALL_ROWS or entry.stage in _TOGETHER
-    return task.rows if task is not None and together and entry.stage is not Stage.INITIALISING else 1

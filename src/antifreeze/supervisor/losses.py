@@ -66,7 +66,7 @@ class Losses:
             self._retry_stream(batch, batch.stream, task, row, event)
             return
         bad = event.final or batch.strikes[row] >= event.strikes
-        if row == WHOLE_BATCH and self._may_try_singly(task, event):
+        if row == WHOLE_BATCH and not task.singly and task.rows > 1:
             batch.singly, bad = True, False
         if bad and (row == WHOLE_BATCH or not self._forgive):
             batch.errors[row] = event.failure
@@ -80,11 +80,6 @@ class Losses:
             return
         for first, count in reversed(around(task.row_range(), row, alone=not bad)):
             desk.add_task(batch, first, count, whole=False, worker=task.worker, first=True)
-
-    def _may_try_singly(self, task: Task, event: WorkerGone) -> bool:
-        """Whether it is still to be found out which sample of the task is guilty. A deadline that passed is not waited for a second
-        time where the first bad sample is an error anyway."""
-        return not task.singly and task.rows > 1 and (self._forgive or not event.final)
 
     def is_lost_again(self, stream: int, item: int | None, strikes: int) -> bool:
         """Whether a stream that is lost at this item now cannot go on."""

@@ -11,11 +11,12 @@ from pathlib import Path
 _X86_64 = (
     "read:0 write:1 pread64:17 pwrite64:18 readv:19 connect:42 accept:43 recvfrom:45 recvmsg:47 fcntl:72 flock:73 fsync:74 openat:257 "
     "newfstatat:262 statx:332 futex:202 nanosleep:35 clock_nanosleep:230 poll:7 ppoll:271 select:23 pselect6:270 epoll_wait:232 "
-    "epoll_pwait:281 wait4:61 waitid:247"
+    "epoll_pwait:281 wait4:61 waitid:247 kill:62 tgkill:234 pause:34 ioctl:16 close:3"
 )
 _GENERIC = (
     "read:63 write:64 pread64:67 pwrite64:68 readv:65 connect:203 accept:202 recvfrom:207 recvmsg:212 fcntl:25 flock:32 fsync:82 openat:56 "
-    "newfstatat:79 statx:291 futex:98 nanosleep:101 clock_nanosleep:115 ppoll:73 pselect6:72 epoll_pwait:22 wait4:260 waitid:95"
+    "newfstatat:79 statx:291 futex:98 nanosleep:101 clock_nanosleep:115 ppoll:73 pselect6:72 epoll_pwait:22 wait4:260 waitid:95 "
+    "kill:129 tgkill:131 ioctl:29 close:57"
 )
 _TABLE = _X86_64 if platform.machine() in ("x86_64", "AMD64") else _GENERIC
 _CALLS = {int(number): name for name, _, number in (entry.partition(":") for entry in _TABLE.split())}
@@ -57,7 +58,37 @@ def system_call(pid: int) -> str | None:
     path = _path_at(pid, int(words[2], 16)) if name in _OF_PATH else None
     if path is not None:
         return f"{name}() on {path}"
-    return f"system call {words[0]}" if name is None else f"{name}()"
+    return f"number {words[0]}" if name is None else f"{name}()"
+
+
+def kernel_function(pid: int) -> str | None:
+    """What it waits in inside the kernel, where the kernel tells: of one that cannot run, it is all there is to know."""
+    try:
+        name = Path(f"/proc/{pid}/wchan").read_text().strip()
+    except OSError:
+        return None
+    return name if name not in ("", "0") else None
+
+
+def lock_holder(pid: int) -> int | None:
+    """The process that has the file lock this one waits for."""
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    holder: int | None = None
+    for line in lines:  # "7: POSIX ADVISORY WRITE 4711 08:01:42 0 EOF"; who waits for it follows: "7: -> POSIX ADVISORY WRITE 4712 …"
+        words = line.split()
+        waits = "->" in words
+        try:
+            owner = int(words[5 if waits else 4])
+        except (IndexError, ValueError):
+            continue
+        if not waits:
+            holder = owner
+        elif owner == pid:
+            return holder
+    return None
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,7 @@ class Scene:
             return "a loop that catches this goes on, and the stream with it"
         if self.batch_of is None:
             return 'on_bad_sample="skip" goes on without the sample'
-        if self.forgives or self.entry.stage is not Stage.FETCH:
-            return (
-                "no sample of it alone can be blamed, so on_bad_sample does not apply; a loop that catches this goes on with the next batch"
-            )
-        return 'on_bad_sample="skip" tries its samples one by one and goes on without the guilty one'
+        return "no sample of it alone can be blamed, so on_bad_sample does not apply; a loop that catches this goes on with the next batch"
 
     def failure(self, kind: type[BaseException], lines: list[str]) -> Failure:
         ends = f"stream {self.stream} ends here, after {self.item:,} samples" if self.again else ""
@@ -80,6 +76,16 @@ def sample_overdue(scene: Scene, worker: AnyWorker, stuck_s: float, limit_s: flo
         f"{scene.what} took longer than {stuck_s:.1f} s in worker {scene.worker} ({worker.who}), {worker.fate}",
         where_is(worker),
         f"  what to do: {scene.way_on()}; sample_timeout_s={limit_s} is the limit",
+    ]
+    return scene.failure(SampleTimeout, lines)
+
+
+def sample_stopped(scene: Scene, worker: AnyWorker) -> Failure:
+    """Somebody, or the sample itself, stops every worker that is at it."""
+    lines = [
+        f"worker {scene.worker} ({worker.who}) was stopped by a signal (SIGSTOP) while loading {scene.what}, and so were those before it",
+        where_is(worker),
+        f"  what to do: {scene.way_on()}",
     ]
     return scene.failure(SampleTimeout, lines)
 

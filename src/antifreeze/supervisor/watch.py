@@ -2,6 +2,8 @@
 
 1. A worker is stuck since the first look at which its row was the same as now.
 2. A sample's deadline is sample_timeout_s, or ten times the slowest sample so far where that is more: honest slowness is no fault.
+   All samples of a batch that is loaded in one call have that time together at first; where it is not enough they are tried singly,
+   each in time of its own, and all together again then have the time of all of them.
 3. A worker that was stopped (SIGSTOP) is at fault itself; its sample is not.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from antifreeze.supervisor.crew import AnyWorker
-from antifreeze.supervisor.observe import process_state, system_call
+from antifreeze.supervisor.observe import kernel_function, lock_holder, process_state, system_call
 from antifreeze.worker.journal import Entry, Journal, Stage
 
 HONEST_FACTOR = 10
@@ -52,14 +54,14 @@ class Watch:
     def forget(self, worker: int) -> None:
         self._looks[worker] = None
 
-    def overdue(self, look: Look, now_s: float, sample_timeout_s: float | None, samples_per_step: int) -> bool:
-        """Whether the sample (or, where a batch is fetched in one call, all its samples) had its time."""
+    def overdue(self, look: Look, now_s: float, sample_timeout_s: float | None, samples: int, each: bool) -> bool:
+        """Whether the sample (or the `samples` that are loaded in one call, with time for `each` of them) had its time."""
         if sample_timeout_s is None or look.entry.stage not in _BUSY:
             return False
-        limit_s = max(sample_timeout_s, HONEST_FACTOR * self.slowest_sample_s)
+        limit_s = max(sample_timeout_s * (samples if each else 1), HONEST_FACTOR * self.slowest_sample_s * samples)
         if look.entry.stage is Stage.STARTING:
             limit_s = max(limit_s, STARTING_S)
-        return now_s - look.since_s > limit_s * max(1, samples_per_step)
+        return now_s - look.since_s > limit_s
 
     def stuck_in_inherited_lock(self, worker: AnyWorker, look: Look, now_s: float) -> bool:
         """A forked worker that waits for a lock since its start, before its first sample: whoever held it was not forked along."""
@@ -88,6 +90,11 @@ def where_is(worker: AnyWorker) -> str:
         lines.append("it is computing" if state == "R" else "it is running")
     if call is not None:
         lines.append(f"in the system call {call}")
+        holder = lock_holder(worker.pid) if call.startswith(("flock", "fcntl")) else None
+        if holder is not None:
+            lines.append(f"process {holder} has that lock")
+    if state in "TtD" and (function := kernel_function(worker.pid)) is not None:
+        lines.append(f"in the kernel's {function}")
     lines += _interesting(stacks)
     return "\n".join(f"    {line}" for line in lines)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from antifreeze.errors import LoadingError
 from antifreeze.naming import shown
+from antifreeze.torch_private import is_worker_thread
 
 _LONGEST_MESSAGE = 2000
 
@@ -33,6 +34,7 @@ class Failure:
     worker: int | None
     explanation: str = ""
     ends_stream: bool = False  # what the stream had after this is lost with it
+    in_thread: bool = False  # the worker is one
 
     @classmethod
     def of(
@@ -59,6 +61,7 @@ class Failure:
             position=position,
             worker=worker,
             explanation=explanation,
+            in_thread=is_worker_thread(),
         )
 
     @classmethod
@@ -103,7 +106,7 @@ class Failure:
         if not self.traceback_text:
             told: BaseException = self._kind()(self.message)
             return told
-        where = "" if self.worker is None else f" in DataLoader worker process {self.worker}"
+        where = "" if self.worker is None else f" in DataLoader worker {'thread' if self.in_thread else 'process'} {self.worker}"
         text = f"Caught {self.type_name.rpartition('.')[2]}{where}.\nOriginal {self.traceback_text}{self._place()}"
         kind = self._kind()
         if kind is None or issubclass(kind, StopIteration):

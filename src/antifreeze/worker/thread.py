@@ -18,6 +18,7 @@ from antifreeze.channel.messages import Collated, OpenStream, Ready, Work
 from antifreeze.slots.arena import Arena
 from antifreeze.torch_private import collate_in_thread, enter_worker_thread, leave_worker_thread
 from antifreeze.worker.effort import Effort, ThreadEffort
+from antifreeze.worker.failure import ThreadEnded
 from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.main import Worker, WorkerSpec
 from antifreeze.worker.making import SampleMaker
@@ -57,9 +58,13 @@ class ThreadWorker(Worker):
         self.thread_seeds.enter_thread()
         try:
             self.run()
-        finally:
-            leave_worker_thread()
+        except ThreadEnded:
             self._journal.stage(Stage.ENDED)
+            raise
+        else:
+            self._journal.stage(Stage.ENDED)
+        finally:  # of what else ends it (SystemExit) the journal says where that was
+            leave_worker_thread()
 
     def _initialise(self) -> None:
         if self._spec.worker_init_fn is None:
