@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from antifreeze import DataLoader
+from antifreeze.errors import TooManyBadSamples
 
 
 class TwoAreBad(Dataset[Any]):
@@ -195,3 +197,59 @@ def test_samples_of_a_short_batch_keep_their_random_numbers() -> None:
         assert epoch(Noisy(24, (1, 6, 9, 11)), num_workers, batch_size=4, keep_batches_full=False) == good
     as_list = epoch(Noisy(24, (1, 6, 9, 11)), 2, batch_size=4, keep_batches_full=False, collate_fn=torch.cat)
     assert as_list == good
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_last_batch_of_which_nothing_is_left_does_not_come(num_workers: int) -> None:
+    """One of its two samples has moved up, and the other one is bad."""
+    loader = DataLoader(SomeAreBad(10, {3, 8}), batch_size=4, num_workers=num_workers, on_bad_sample="skip")
+    assert batches_of(loader) == [[0, 1, 2, 9], [4, 5, 6, 7]]
+
+
+class Bare(IterableDataset[Any]):
+    """Three of its samples are None."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([None if index in (1, 20, 39) else index for index in range(40)])
+
+
+@pytest.mark.parametrize(("most", "is_enough"), [(0.05, False), (0.08, True), (2, False), (3, True)])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_fraction_of_bad_samples_counts_for_streams_too(most: float, is_enough: bool, num_workers: int) -> None:
+    loader = DataLoader(Bare(), batch_size=4, num_workers=num_workers, on_bad_sample="skip", max_bad_samples=most)
+    batches, errors = carrying_on(loader)
+    assert [type(error) for error in errors] == ([] if is_enough else [TooManyBadSamples])
+    if is_enough or isinstance(most, float):
+        assert sum(map(len, batches)) == 37
+
+
+class Leaves(SomeAreBad):
+    def __getitem__(self, index: int) -> int:
+        if index in self.bad:
+            raise SystemExit(3)
+        return index
+
+
+class LeavesStream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return map(Leaves(12, {5}).__getitem__, range(12))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "lost"),
+    [
+        (Leaves(12, {5}), {}, {4, 5, 6, 7}),
+        (Leaves(12, {5}), {"on_bad_sample": "skip"}, {4, 5, 6, 7}),
+        (LeavesStream(), {}, {4, 5}),
+        (LeavesStream(), {"on_bad_sample": "skip"}, {4, 5}),
+    ],
+)
+def test_without_workers_an_exit_of_the_data_set_is_the_programs_and_a_loop_that_stays_goes_on(
+    dataset: Any, options: Any, lost: set[int]
+) -> None:
+    iterator = iter(DataLoader(dataset, batch_size=4, **options))
+    got = next(iterator).tolist()
+    with pytest.raises(SystemExit):
+        next(iterator)
+    got += [index for batch in iterator for index in batch.tolist()]
+    assert got == [index for index in range(12) if index not in lost]

@@ -64,6 +64,8 @@ class BadSampleDesk:
         self._dataset = dataset
         self._dataset_saved = False
         self.records = records
+        self.exceeded_in = 0
+        """The epoch in which the limit was passed last."""
 
     def decide(self, failure: Failure, index: Any, *, epoch: int, batch: int, seed: int, samples: int | None) -> OnBadSample:
         """Raises TooManyBadSamples past the limit; RAISE means: raise the failure itself."""
@@ -78,7 +80,7 @@ class BadSampleDesk:
             self._write(record)
             self.records.append(record)
             try:
-                self._check_limit(epoch, samples)
+                self.check_limit(epoch, samples)
             except TooManyBadSamples as error:
                 _add_note(error, failure)
                 raise
@@ -116,13 +118,14 @@ class BadSampleDesk:
             text = f"bad_samples_file={path!r} cannot be written: {why.strerror}; it lacks {record.failure.describe()}"
             print(f"antifreeze: {text}", file=sys.stderr, flush=True)
 
-    def _check_limit(self, epoch: int, samples: int | None) -> None:
+    def check_limit(self, epoch: int, samples: int | None) -> None:
         limit = self._options.max_bad_samples
         if limit is None:
             return
         count = sum(record.epoch == epoch for record in self.records)
         allowed = limit if isinstance(limit, int) else int(limit * samples) if samples is not None else None
         if allowed is not None and count > allowed:
+            self.exceeded_in = epoch
             lines = "\n".join(f"  {record}" for record in self.records[-10:])
             raise TooManyBadSamples(
                 f"{count} bad samples in epoch {epoch}, and max_bad_samples={limit} allows {allowed}; the last ones:\n{lines}"

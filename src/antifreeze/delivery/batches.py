@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import torch
+
+from antifreeze.errors import BatchTooLarge
 from antifreeze.slots import parcel
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
@@ -31,3 +35,24 @@ def build(batch: Batch, layouts: dict[int, RowLayout], ring: Ring) -> tuple[Any,
     elif batch.rows_loaded < batch.rows:  # the last batch of a stream
         columns = [column[: batch.rows_loaded] for column in columns]
     return layout.assemble(columns), size
+
+
+def size_within(budget_bytes: int | None, batch: Any) -> int:
+    """Of a batch that was made in this process and lies in no slot: its size, which is looked at only where there is a budget."""
+    if budget_bytes is None:
+        return 0
+    size_bytes = _size_of(batch)
+    if size_bytes > budget_bytes:
+        raise BatchTooLarge(f"a batch of {size_bytes:,} bytes does not fit into memory_budget ({budget_bytes:,} bytes)")
+    return size_bytes
+
+
+def _size_of(part: Any) -> int:
+    """Of its tensors, arrays and texts."""
+    if isinstance(part, (torch.Tensor, np.ndarray)):
+        return int(part.nbytes)
+    if isinstance(part, (str, bytes, bytearray)):
+        return len(part)
+    if isinstance(part, dict):
+        return sum(map(_size_of, part.values()))
+    return sum(map(_size_of, part)) if isinstance(part, (list, tuple)) else 0

@@ -194,7 +194,9 @@ class Flights:
     # --- streams ---
 
     def _submit_streams(self, room: int) -> None:
-        while len(self.in_flight) < max(room, self._shape.prefetch_factor * self.workers):
+        if self._options.memory_budget_bytes is None:
+            room = max(room, self._shape.prefetch_factor * self.workers)
+        while len(self.in_flight) < room:
             drawn = self.stream_plan.draw()
             if drawn is None:
                 return
@@ -229,9 +231,8 @@ class Flights:
         timing = self._ledger.timing
         if self._options.memory_budget_bytes is not None and not timing.batches:
             return 1  # how large a batch is, the first one tells
-        batch_bytes = self._batch_bytes()
-        wanted = batches_in_flight(self.workers, tasks, asked, batch_bytes)
-        return min(within_budget(wanted, batch_bytes, self._options.memory_budget_bytes), self.look_ahead)
+        wanted = batches_in_flight(self.workers, tasks, asked, self._batch_bytes())
+        return min(within_budget(wanted, timing.largest_bytes, self._options.memory_budget_bytes), self.look_ahead)
 
     def pick(self) -> Batch | None:
         batches = self.pool.state.batches

@@ -21,7 +21,7 @@ import torch
 
 from antifreeze import spans
 from antifreeze.delivery.bad_samples import BadSampleDesk, exception_of, failure_of
-from antifreeze.delivery.batches import build
+from antifreeze.delivery.batches import build, size_within
 from antifreeze.delivery.beginning import begin_among_ranks, begin_map, begin_streams
 from antifreeze.delivery.device import DeviceFeed
 from antifreeze.delivery.device_queue import DeviceQueue
@@ -354,7 +354,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self.cursor.delivered = self.cursor.delivered.add(planned)
         if failed is not None:
             raise self._to_raise(planned, failed.failure.row or 0, failed, planned.number)
-        self._count(planned.rows, size)
+        self._count(planned.rows, size or size_within(self._options.memory_budget_bytes, data))
         if not self._auto_collation:
             self._traps.handed_out(data)
         return self._pinned(data)
@@ -373,6 +373,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         ledger.timing.batches += 1
         ledger.timing.samples += samples
         ledger.timing.delivered_bytes += size_bytes
+        ledger.timing.largest_bytes = max(ledger.timing.largest_bytes, size_bytes)
         if ledger.timing.batches % (_LOOK_AT_MEMORY_EVERY if ledger.timing.batches < _FIRST_BATCHES else _LATER_EVERY) == 1:
             self._look_at_memory()
 
@@ -415,6 +416,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if not self._persistent_workers and not self._is_parked and not self._park():
             self._release()
         self.cursor.finished = True
+        if not self._map:
+            self._repair.check_at_the_end()
         raise StopIteration
 
     def _deliver(self, flight: InFlight, batch: Batch) -> tuple[Any, int]:
@@ -430,7 +433,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 collated = self.pool.collated.pop(batch.number)
                 if not self._auto_collation:
                     self._traps.handed_out(collated)
-                return collated, 0
+                return collated, size_within(self._options.memory_budget_bytes, collated)
             if flight.stream is not None and self._num_workers > 1:  # of what is handed over as it is there are no bytes to compare
                 size = batch.parcel_bytes or self.pool.layouts[batch.layout or 0].offsets(batch.rows)[-1]
                 self._traps.first_of_stream(flight.stream, memoryview(self.pool.ring.arena.map(batch.slot, size))[:size])

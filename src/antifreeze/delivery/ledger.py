@@ -20,6 +20,7 @@ class Timing:
     batches: int = 0
     samples: int = 0
     delivered_bytes: int = 0
+    largest_bytes: int = 0  # of one batch
     first_batch_ns: int | None = None
     longest_wait_ns: int = 0
     waiting_since_ns: int | None = None  # on the clock of perf_counter; None while the user's code runs

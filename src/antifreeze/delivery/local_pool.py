@@ -31,7 +31,7 @@ from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.seeding import KeptState, SampleSeeds, global_generators
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
-from antifreeze.worker.task import NOT_PLAIN, Bounce, FetchConfig, FetchError, Packed, Rows
+from antifreeze.worker.task import NOT_PLAIN, Bounce, FetchConfig, FetchError, Packed, Rows, few
 from antifreeze.worker.task import Task as WorkerTask
 from antifreeze.worker.turns import exclusively, in_worker_thread
 
@@ -245,9 +245,11 @@ class LocalPool:
                 outcome = self._fetcher.load(work)
         except StreamExhausted:
             self._perform(self.state.handle(TaskEnded(0, task.number, Ending.STREAM_ENDED)))
-        except FetchError as error:
-            error.row, error.index = error.failure.row, error.failure.index  # type: ignore[attr-defined]
-            self._perform(self.state.handle(TaskEnded(0, task.number, Ending.FAILED, failure=error)))
+        except BaseException as error:  # Ctrl-C too: raised when the batch is delivered, so that the loop may go on after it
+            said = f"samples {few(work.indices)}" if work.indices else ""
+            told = error if isinstance(error, FetchError) else self._maker.fetch_error(error, "loading", explanation=said)
+            told.row, told.index = told.failure.row, told.failure.index  # type: ignore[attr-defined]
+            self._perform(self.state.handle(TaskEnded(0, task.number, Ending.FAILED, failure=told)))
         else:
             if cpu_before is not None:
                 self._measure(cpu_before, outcome)

@@ -16,6 +16,7 @@ from antifreeze.delivery.bad_samples import BadSampleDesk, failure_of, replaceme
 from antifreeze.delivery.flights import Flights, InFlight
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.position import length_of
+from antifreeze.errors import LoadingError
 from antifreeze.options import OnBadSample, Options
 from antifreeze.supervisor.tasks import Batch, Phase
 from antifreeze.supervisor.work import Content
@@ -23,6 +24,8 @@ from antifreeze.worker.seeding import sample_seed
 from antifreeze.worker.task import few
 
 _REPLACEMENTS = 8
+FEW_SAMPLES = 100
+"""A fraction of fewer than these says nothing yet: max_bad_samples is not compared with less before the epoch ends."""
 
 
 class Repair:
@@ -81,7 +84,21 @@ class Repair:
                 fills[row] = other
             elif choice is OnBadSample.SKIP and self._moves_up and self._drop_last:
                 return self._skip(batch)  # the last one, and it cannot be full
+        if not fills and self._world_size > 1 and len(batch.bad_rows) >= batch.rows:
+            fills = self._one_at_least(flight, batch, content)
         return self._fill(batch, content, fills)
+
+    def _one_at_least(self, flight: InFlight, batch: Batch, content: Content) -> dict[int, Any]:
+        """Every sample of the batch is bad; a rank that left it out would have fewer batches than the others."""
+        row = min(batch.bad_rows)
+        other = self._replacement(flight, content.position_of(row), row)
+        if other is None:
+            self._skip(batch)
+            raise LoadingError(
+                f"batch {content.number}: none of its samples can be loaded, nor {_REPLACEMENTS} others; without it this rank would "
+                f"have fewer batches than the others\n  its samples: {few(content.indices)}"
+            )
+        return {row: other}
 
     def account_for_left_out(self, flight: InFlight, batch: Batch) -> None:
         """The bad items that a batch of a stream came without. Where one is an error after all, it is raised, and the batch is
@@ -95,12 +112,22 @@ class Repair:
             failure = failure_of(batch.left_out.pop(0))
             pool.costs.streams_ended += failure.ends_stream
             seed = sample_seed(self._flights.cursor.base_seed, self._flights.cursor.epoch, failure.position or 0)
-            epoch, samples = self._ledger.timing.epochs, length_of(self._dataset)
+            epoch, samples = self._ledger.timing.epochs, length_of(self._dataset) or max(FEW_SAMPLES, self._drawn_of_streams())
             if self._desk.decide(failure, failure.index, epoch=epoch, batch=number, seed=seed, samples=samples) is OnBadSample.RAISE:
                 self._desk.note_raised(failure, failure.index, epoch=epoch, batch=number, seed=seed)
                 raise failure.to_exception()
             if failure.ends_stream:
                 print(f"antifreeze: {failure.describe()}", file=sys.stderr, flush=True)
+
+    def _drawn_of_streams(self) -> int:
+        streams = self._flights.cursor.streams
+        return 0 if streams is None else sum(progress.samples for progress in streams.streams)
+
+    def check_at_the_end(self) -> None:
+        """Of an epoch of streams: now it is known how many samples there were. It is an error once."""
+        epoch = self._ledger.timing.epochs
+        if self._desk.exceeded_in != epoch:
+            self._desk.check_limit(epoch, length_of(self._dataset) or self._drawn_of_streams())
 
     def _fill(self, batch: Batch, content: Content, fills: dict[int, Any]) -> bool:
         if not self._auto_collation:
@@ -122,7 +149,7 @@ class Repair:
             self._flights.pool.fill_row(batch.number, row, index)
         if fills:
             return False
-        if len(batch.bad_rows) == batch.rows:
+        if len(batch.bad_rows) >= batch.rows - batch.short_by:
             return self._skip(batch)
         return True
 
@@ -142,6 +169,9 @@ class Repair:
         if choice is OnBadSample.SKIP and not self._options.keep_batches_full:
             return None
         # under DDP nothing moves up, so that every rank keeps its number of batches
+        return self._replacement(flight, position, row)
+
+    def _replacement(self, flight: InFlight, position: int, row: int) -> Any:
         samples, attempt = length_of(self._dataset), flight.attempts.get(row, 0)
         flight.attempts[row] = attempt + 1
         if samples is None or attempt >= _REPLACEMENTS:
