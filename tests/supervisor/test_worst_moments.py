@@ -114,9 +114,7 @@ def test_killed_while(moment: str, when: str, monkeypatch: pytest.MonkeyPatch) -
     owner, name, every = MOMENTS[moment]
     killer = Killer(every)
     monkeypatch.setattr(owner, name, killer.around(getattr(owner, name), when))
-    monkeypatch.setattr(
-        blame, "STRIKES", 10**6
-    )  # where a core is scarce, three of the kills may meet the same batch, which would be blamed
+    monkeypatch.setattr(blame, "STRIKES", 10**6)  # where cores are scarce, three kills may meet the same batch
     parcels = moment == "writing a parcel"
     options = {"persistent_workers": True} if name == "receive" else {}
     seen, loader = take(parcels, **options)
