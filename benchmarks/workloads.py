@@ -279,7 +279,7 @@ WORKLOADS: dict[str, Workload] = {
         Workload("rows-batch", "the same, __getitems__ gives the batch", RowsWholeBatch, 200_000, 10_240, 256, as_it_is),
         Workload("tokens", "16–1024 int64 ids, padded by a collate_fn", Tokens, 65_536, 1024, 64, pad_tokens),
         Workload("jpeg", "JPEG decode, crop, flip, batch 64", Jpegs, 2048, 192, 64, same_bytes=False, missing=missing_jpeg),
-        Workload("slow-reads", "3 KB in 10 ms, batch 32", SlowReads, 256, 96, 32),
+        Workload("slow-reads", "3 KB in 10 ms, batch 8", SlowReads, 384, 96, 8),
         Workload("strings", "3×64×64 float32, label, path, batch 64", NamedImages, 16_384, 1024, 64),
         Workload("four-leaves", "dict of 4 leaves, 3 KB, batch 64", FourLeaves, 32_768, 2048, 64),
     )
