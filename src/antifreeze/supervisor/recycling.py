@@ -1,8 +1,8 @@
 """When a worker has done its share, or has grown too large: recycle_worker_after.
 
 1. What counts is memory that the worker alone has: a data set that it shares with its parent since the fork does not make it large.
-2. That costs a walk over the worker's pages, so it is looked at only where it can be too much, and so seldom that it takes less than
-   a hundredth of the time.
+2. That costs a walk over the worker's pages, so it is looked at only where it can be too much, and (unless the worker has become larger
+   by a tenth of the limit since) so seldom that it takes less than a hundredth of the time.
 3. Where a worker is too large after its very first task, each of its successors will be: said once.
 """
 
@@ -23,6 +23,7 @@ _SHARE_OF_TIME = 100
 class _Seen:
     key: int
     next_look_s: float = 0.0
+    resident_bytes: int = 0  # at the last look
     tasks: int = 0
 
 
@@ -49,9 +50,11 @@ class Recycling:
         if seen is None or seen.key != worker.key:
             seen = self._seen[number] = _Seen(worker.key)
         seen.tasks += 1
-        if time.monotonic() < seen.next_look_s or resident_bytes(worker.pid) < limit_bytes:
+        resident = resident_bytes(worker.pid)
+        grown = resident - seen.resident_bytes > limit_bytes // 10
+        if resident < limit_bytes or not (grown or time.monotonic() >= seen.next_look_s):
             return False
-        began_s = time.thread_time()
+        seen.resident_bytes, began_s = resident, time.thread_time()
         memory = memory_of(worker.pid)
         seen.next_look_s = time.monotonic() + _SHARE_OF_TIME * (time.thread_time() - began_s)
         if memory is None or memory.private_bytes < limit_bytes:
