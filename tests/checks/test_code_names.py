@@ -53,6 +53,26 @@ def codes(text: str, start: str = "fork") -> list[str]:
         (HANDLE.replace("self.f = open('x')", "self.start()\n    def start(self):\n        self.f = open('x')"), ["handle-opened-in-init"]),
         (HANDLE.replace("Dataset", "object"), []),
         (HANDLE.replace("Dataset", "object") + "d = D()\nDataLoader(d, 8, num_workers=1)", ["handle-opened-in-init"]),
+        # files read whole, one after another
+        (
+            LOADS + "        for p in paths:\n            with open(p, 'rb') as f:\n                self.x[p] = f.read()",
+            ["data-loaded-in-init"],
+        ),
+        (LOADS + "        for p in paths:\n            self.x[p] = Path(p).read_bytes()", ["data-loaded-in-init"]),
+        (LOADS + "        for p in paths:\n            with open(p) as f:\n                self.x[p] = f.read()", []),  # labels, mostly
+        (LOADS + "        for p in paths:\n            with open(p, 'rb') as f:\n                self.x[p] = f.read(16)", []),
+        # loops that wait for a file
+        (GET + "    while not os.path.exists(self.p[i]):\n      pass", ["loop-without-limit"]),
+        (GET + "    while not Path(self.p[i]).exists():\n      time.sleep(1)", ["loop-without-limit"]),
+        (GET + "    end = time.time() + 9\n    while not Path(self.p[i]).exists():\n      if time.time() > end: raise OSError", []),
+        # None without a word
+        (GET + "    x = None\n    try:\n      x = read(i)\n    except OSError:\n      print(i)\n    return x", ["none-for-a-bad-sample"]),
+        (GET + "    x = None\n    try:\n      x = read(i)\n    except OSError:\n      x = 0\n    return x", []),
+        (GET + "    x = None\n    try:\n      x = read(i)\n    except OSError:\n      pass\n    x = x or 1\n    return x", []),
+        # thread pools in workers
+        (GET + "    torch.set_num_threads(4)\nDataLoader(D(), 2, num_workers=2)", ["threads-in-workers"]),
+        (GET + "    torch.set_num_threads(1)\nDataLoader(D(), 2, num_workers=2)", []),
+        (GET + "    torch.set_num_threads(4)\nDataLoader(D(), 2)", []),
         # iterable data sets
         (LINES + "DataLoader(L(), num_workers=2)", ["iterable-not-split"]),
         (LINES + "DataLoader(L(), num_workers=2, worker_init_fn=split)", []),

@@ -119,10 +119,30 @@ def _kept_values(loop: ast.AST) -> Iterator[ast.expr]:
             yield node.value
 
 
+def _is_read_whole(module: Module, call: ast.Call) -> bool:
+    """`file.read()` of a file that was opened as bytes, and `path.read_bytes()`."""
+    if not isinstance(call.func, ast.Attribute) or call.args:
+        return False
+    if call.func.attr == "read_bytes":
+        return True
+    owner = call.func.value
+    opened = next((each for each in module.above(call) if isinstance(each, ast.With)), None)
+    items = [item for item in opened.items if isinstance(item.optional_vars, ast.Name)] if opened else []
+    source = next((item.context_expr for item in items if ast.unparse(item.optional_vars or owner) == ast.unparse(owner)), owner)
+    return call.func.attr == "read" and isinstance(source, ast.Call) and module.called(source) == "open" and _opens_bytes(source)
+
+
+def _opens_bytes(call: ast.Call) -> bool:
+    mode = call.args[1] if len(call.args) > 1 else next((each.value for each in call.keywords if each.arg == "mode"), None)
+    return isinstance(mode, ast.Constant) and "b" in str(mode.value)
+
+
 def _decode_in(module: Module, value: ast.expr, tainted: dict[str, ast.Call]) -> ast.Call | None:
     if isinstance(value, ast.Attribute) and value.attr in _ONLY_ASKED:
         return None
     if isinstance(value, ast.Call):
+        if _is_read_whole(module, value):
+            return value
         name = module.called(value)
         if name in DECODERS or (name in READERS and not _is_mapped(value)):
             return value
@@ -162,19 +182,15 @@ class Texts(Dataset):
 """,
 )
 def objects_loaded_in_init(program: Program) -> Iterator[Alarm]:
-    for dataset in program.datasets:
-        if not program.may_have_workers(dataset):
-            continue
-        indexed = _indexed_in_worker(program, dataset)
-        for module, node, attribute, value in init_attributes(program, dataset):
-            call = _whole_file(module, value) if attribute in indexed else None
-            if call is not None:
-                advice = (
-                    "keep what is large in arrays, Arrow or a file that is mapped, and find a sample in it by its place",
-                    "`antifreeze.check(dataset)` measures what the workers would copy",
-                )
-                what = f"{dataset.name}.{attribute} holds every sample as Python objects ({ast.unparse(call.func)})"
-                yield Alarm(module, node, what, advice)
+    for dataset, module, node, attribute, value in carried_to_workers(program):
+        call = _whole_file(module, value) if attribute in _indexed_in_worker(program, dataset) else None
+        if call is not None:
+            advice = (
+                "keep what is large in arrays, Arrow or a file that is mapped, and find a sample in it by its place",
+                "`antifreeze.check(dataset)` measures what the workers would copy",
+            )
+            what = f"{dataset.name}.{attribute} holds every sample as Python objects ({ast.unparse(call.func)})"
+            yield Alarm(module, node, what, advice)
 
 
 def _indexed_in_worker(program: Program, dataset: DataSetClass) -> set[str]:
@@ -223,6 +239,13 @@ def init_attributes(program: Program, dataset: DataSetClass) -> Iterator[tuple[M
                         yield module, node, target.attr, module.value_of(node.value)
 
 
+def carried_to_workers(program: Program) -> Iterator[tuple[DataSetClass, Module, ast.Assign | ast.AnnAssign, str, ast.expr]]:
+    """The same of every data set whose loader may have workers."""
+    for dataset in program.datasets:
+        if program.may_have_workers(dataset):
+            yield from ((dataset, *found) for found in init_attributes(program, dataset))
+
+
 @rule(
     "handle-opened-in-init",
     "a file, database or archive that is opened in `__init__` and used in the workers",
@@ -255,18 +278,15 @@ loader = DataLoader(Volumes("scans.h5"), batch_size=8, num_workers=4)
 """,
 )
 def handle_opened_in_init(program: Program) -> Iterator[Alarm]:
-    for dataset in program.datasets:
-        if not program.may_have_workers(dataset):
-            continue
-        for module, node, attribute, value in init_attributes(program, dataset):
-            kind = HANDLES.get(module.called(value))
-            if kind is not None:
-                yield Alarm(
-                    module,
-                    node,
-                    f"{dataset.name}.{attribute} is {kind} that is opened before the workers are forked",
-                    (f"set self.{attribute} = None in __init__, and open it on first use in the worker",),
-                )
+    for dataset, module, node, attribute, value in carried_to_workers(program):
+        kind = HANDLES.get(module.called(value))
+        if kind is not None:
+            yield Alarm(
+                module,
+                node,
+                f"{dataset.name}.{attribute} is {kind} that is opened before the workers are forked",
+                (f"set self.{attribute} = None in __init__, and open it on first use in the worker",),
+            )
 
 
 @rule(
@@ -295,25 +315,22 @@ class Records(Dataset):
 """,
 )
 def lock_in_dataset(program: Program) -> Iterator[Alarm]:
-    for dataset in program.datasets:
-        if not program.may_have_workers(dataset):
+    for dataset, module, node, attribute, value in carried_to_workers(program):
+        name = module.called(value)
+        if not name.endswith(tuple(f".{lock}" for lock in LOCKS)) or "asyncio" in name:
             continue
-        for module, node, attribute, value in init_attributes(program, dataset):
-            name = module.called(value)
-            if not name.endswith(tuple(f".{lock}" for lock in LOCKS)) or "asyncio" in name:
-                continue
-            shared = "multiprocessing" in name or "_ctx" in name
-            whose = "all workers share" if shared else "each worker gets its own copy of"
-            yield Alarm(
-                module,
-                node,
-                f"{dataset.name}.{attribute} is a lock that {whose}",
-                (
-                    "reading files from several processes needs no lock; leave it out",
-                    "where something must be locked, lock a file (fcntl.flock with a limit): the kernel opens it when its holder dies",
-                ),
-                confidence=Confidence.LIKELY if shared else Confidence.POSSIBLE,
-            )
+        shared = "multiprocessing" in name or "_ctx" in name
+        whose = "all workers share" if shared else "each worker gets its own copy of"
+        yield Alarm(
+            module,
+            node,
+            f"{dataset.name}.{attribute} is a lock that {whose}",
+            (
+                "reading files from several processes needs no lock; leave it out",
+                "where something must be locked, lock a file (fcntl.flock with a limit): the kernel opens it when its holder dies",
+            ),
+            confidence=Confidence.LIKELY if shared else Confidence.POSSIBLE,
+        )
 
 
 @rule(

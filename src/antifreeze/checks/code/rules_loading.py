@@ -17,7 +17,9 @@ LIMITED_BY = {
     **{f"subprocess.{name}": "timeout" for name in ("run", "call", "check_call", "check_output")},
     "socket.create_connection": "timeout",
 }
-ASKING = {*LIMITED_BY, "time.sleep"}
+ASKING = {*LIMITED_BY, "time.sleep", "os.path.exists", "os.path.isfile", "os.path.isdir", "os.access"}
+ASKED_OF_PATHS = {"exists", "is_file", "is_dir"}
+POOL_SIZES = {"torch.set_num_threads", "cv2.setNumThreads", "numexpr.set_num_threads", "mkl.set_num_threads", "numba.set_num_threads"}
 CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "datetime.")
 GROWING = {"append", "extend", "add", "update", "write", "pop", "popleft", "remove", "discard", "get_nowait"}
 RANDOM = ("random.", "numpy.random.", "torch.rand", "torch.randint", "torch.randperm")
@@ -85,8 +87,26 @@ def _gives_none(node: ast.Try, handler: ast.ExceptHandler, function: Function) -
         if isinstance(each, ast.Return) and (each.value is None or (isinstance(each.value, ast.Constant) and each.value.value is None)):
             return each
     silent = all(isinstance(each, (ast.Pass, ast.Expr)) for each in handler.body)
+    if silent and _stays_none(node, function):
+        return handler
     ends_function = function.body[-1] is node and not node.finalbody and any(isinstance(each, ast.Return) for each in ast.walk(node))
     return handler if silent and ends_function else None
+
+
+def _stays_none(node: ast.Try, function: Function) -> bool:
+    """`sample = None`, then a `try:` that may fail to set it, then `return sample`."""
+    if node not in function.body or not isinstance(last := function.body[-1], ast.Return) or not isinstance(last.value, ast.Name):
+        return False
+    before, after = function.body[: function.body.index(node)], function.body[function.body.index(node) + 1 :]
+    name = last.value.id
+    begins = [each for each in before if isinstance(each, ast.Assign) and _sets(each, name)]
+    is_none = bool(begins) and isinstance(value := begins[-1].value, ast.Constant) and value.value is None
+    return is_none and any(_sets(each, name) for each in node.body) and len(after) == 1
+
+
+def _sets(node: ast.AST, name: str) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return any(isinstance(each, ast.Name) and each.id == name for target in targets for each in ast.walk(target))
 
 
 def _caught(handler: ast.ExceptHandler) -> str:
@@ -151,7 +171,7 @@ def _endless(module: Module, loop: ast.While) -> tuple[str, Confidence] | None:
     counts = any(_counts(node) for node in ast.walk(loop))
     if any(name.startswith(RANDOM) for name in called) and not counts:
         return "draws until something fits, and nothing says that something will", Confidence.POSSIBLE
-    asks = bool(called & ASKING) and not any(name.startswith(CLOCKS) for name in called)
+    asks = (bool(called & ASKING) or _asks_for_a_path(loop)) and not any(name.startswith(CLOCKS) for name in called)
     if asks and not counts and len(swallowed) == len(exits) and _wants_an_answer(loop):
         return f"asks again while `{ast.unparse(loop.test)}`, and nothing says that this will end", Confidence.LIKELY
     return None
@@ -165,6 +185,12 @@ def _wants_an_answer(loop: ast.While) -> bool:
         wants = not any(isinstance(side, ast.Constant) and side.value is None for side in test.comparators)
     grows = (node.func.attr for node in ast.walk(loop) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
     return wants and not set(grows) & GROWING
+
+
+def _asks_for_a_path(loop: ast.While) -> bool:
+    """`while not Path(name).exists()`"""
+    calls = [node.func for node in ast.walk(loop.test) if isinstance(node, ast.Call)]
+    return any(isinstance(called, ast.Attribute) and called.attr in ASKED_OF_PATHS for called in calls)
 
 
 def _counts(node: ast.AST) -> bool:
@@ -314,7 +340,7 @@ def is_gpu(module: Module, node: ast.expr) -> bool:
 
 @rule(
     "threads-in-workers",
-    "OpenCV with its own thread pool in every worker",
+    "OpenCV or OpenMP with a thread pool of its own in every worker",
     why="each worker starts a thread per core: workers × cores threads fight, and a pool that is forked while busy hangs",
     severity=Severity.SLOW,
     wrong="""
@@ -340,6 +366,12 @@ loader = DataLoader(Pictures(), batch_size=32, num_workers=8)
 """,
 )
 def threads_in_workers(program: Program) -> Iterator[Alarm]:
+    for module, function, who in worker_code(program):
+        for node in own_nodes(function):
+            size = node.args[0] if isinstance(node, ast.Call) and module.called(node) in POOL_SIZES and node.args else None
+            if isinstance(size, ast.Constant) and isinstance(size.value, int) and size.value > 1:
+                advice = ("leave it at one thread: torch sets that in every worker, and the workers are the parallelism",)
+                yield Alarm(module, node, f"{who} gives every worker {size.value} threads ({ast.unparse(node)})", advice)
     if "cv2.setNumThreads" in program.called_names:
         return
     for dataset in program.datasets:
