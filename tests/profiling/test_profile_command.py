@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "doctor"))
 from browser import browser, find_browser
 
 from antifreeze.cli import main
+from antifreeze.profiling import measure
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks and /proc")
 
@@ -86,7 +87,7 @@ def train():
         sys.exit("the loop was entered")
 train()
 """
-QUICK = ["--seconds", "1", "--max-workers", "1"]
+QUICK = ["--seconds", "60", "--max-workers", "1"]  # never used up: see `folder`
 
 
 @pytest.fixture
@@ -96,6 +97,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "breaks_for_profile.py").write_text("raise RuntimeError('at import')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(measure, "SHARES", 600)  # short trials within a budget that is not used up
     yield tmp_path
     sys.modules.pop("data_for_profile", None)
 
@@ -108,6 +110,16 @@ def test_text_has_the_line_to_paste_and_every_part(folder: Path, capsys: pytest.
                  "throughput over workers", "◀ recommended", "first batch", "torch's loader with no workers", "batch size"):  # fmt: skip
         assert part in out, part
     assert re.search(r"1 worker, batches of \d+: [\d,]+ samples/s", err)  # progress, one line for each trial
+
+
+def test_when_the_time_is_over_the_rest_is_left_out_and_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second is over when the samples are measured; none, one and two workers are tried all the same, and torch's own loader."""
+    assert main(["profile", "data_for_profile:waits", "--seconds", "1", "--batch-size", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(trial["kind"], trial["workers"]) for trial in found["trials"]] == [("inline", 0), ("process", 1), ("process", 2)]
+    assert found["present"]["rate"] > 0 and found["depths"] == found["sizes"] == []
+    (note,) = [note for note in found["notes"] if "suffice" in note]
+    assert note.startswith("--seconds 1 did not suffice for more than 2 workers,") and "threads" in note and "batch sizes" in note
 
 
 def test_a_loader_keeps_its_arguments(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +137,7 @@ def test_a_loader_keeps_its_arguments(folder: Path, capsys: pytest.CaptureFixtur
 
 
 def test_threads_have_their_own_curve(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--seconds", "3", "--max-workers", "4", "--batch-size", "1"]
+    words = ["--seconds", "60", "--max-workers", "4", "--batch-size", "1"]
     assert main(["profile", "data_for_profile:waits", *words, "--json", "--html", "page.html"]) == 0
     found = json.loads(capsys.readouterr().out)
     kinds = {kind: [trial["workers"] for trial in found["trials"] if trial["kind"] == kind] for kind in ("inline", "process", "thread")}
@@ -139,7 +151,7 @@ def test_threads_have_their_own_curve(folder: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_data_set_that_threads_crash_is_measured_without_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "data_for_profile:one_at_a_time", "--seconds", "1", "--max-workers", "2", "--json"]) == 0
+    assert main(["profile", "data_for_profile:one_at_a_time", "--seconds", "60", "--max-workers", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {trial["kind"] for trial in found["trials"]} == {"inline", "process"}
     (note,) = [note for note in found["notes"] if "threads" in note]
@@ -147,7 +159,7 @@ def test_a_data_set_that_threads_crash_is_measured_without_them(folder: Path, ca
 
 
 def test_profiles_of_different_counts_are_compared_where_both_have_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "data_for_profile:small", "--seconds", "1", "--max-workers", "2", "--save", "old.json"]) == 0
+    assert main(["profile", "data_for_profile:small", "--seconds", "60", "--max-workers", "2", "--save", "old.json"]) == 0
     capsys.readouterr()
     assert main(["profile", "data_for_profile:small", *QUICK, "--compare", "old.json"]) == 0
     out = capsys.readouterr().out

@@ -34,7 +34,7 @@ def believed(speed: float, proof: float | None) -> float | None:
 
 def gil_text(speed: float | None) -> str:
     if speed is None:
-        return "whether the GIL is held could not be told on this machine now"
+        return "whether the GIL is held could not be told (too little time, or no second core to spare)"
     how = "released" if speed >= RELEASED else "held" if speed <= HELD else "held for a part"
     return f"the GIL is {how} (two threads load {speed:.1f} × as fast as one)"
 

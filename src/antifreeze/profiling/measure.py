@@ -1,4 +1,10 @@
-"""All measurements of one workload, in order, within a budget of seconds."""
+"""All measurements of one workload, in order, within a budget of seconds.
+
+    samples ─> counts of workers ─> torch's own ─> the best counts again ─> threads ─> depths ─> batch sizes ─> with the step
+
+1. The counts and torch's own are always measured, the rest as far as the time goes; what it did not suffice for is a note.
+2. A trial has its share of the budget, and is not cut short by the end of it: a slow data set takes longer than it was given.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +19,7 @@ from typing import Any
 import torch
 
 from antifreeze.checks.errors import NotCheckable
+from antifreeze.doctor.findings.words import listed
 from antifreeze.errors import AntifreezeError
 from antifreeze.profiling.model import Kind, Place, Profile, Trial
 from antifreeze.profiling.recommend import better_depth, clearly_faster, next_count, next_with_step, recommend
@@ -23,8 +30,14 @@ from antifreeze.profiling.workload import Workload
 from antifreeze.supervisor.observe import available_memory_bytes
 from antifreeze.tuning.cores import usable_cores
 
-SHARES = 24
-"""The budget is shared among about so many measurements."""
+SHARES = 56
+"""The budget is shared among so many parts: about 25 measurements, and starting and ending what they measure."""
+CURVE = 0.7
+"""Of the budget: later than this no further count of workers is tried."""
+CONTENDER = 0.85
+"""Of the best rate: what comes near it is measured again."""
+FEWEST = 3
+"""Counts that are always tried: none, one and two."""
 DEPTHS = (1, 4, 8)
 
 
@@ -42,11 +55,12 @@ class Plan:
 
 def measure(workload: Workload, plan: Plan, tell: Tell) -> Profile:
     """Raises NotCheckable with a sentence where the data set cannot be measured."""
+    clock = _Clock(plan.seconds)
     tell("samples, one after another")
     samples = measure_samples(workload, plan.each_s)
     notes = _other_work()
     size = _bearable_size(workload, samples.mean_s, plan.each_s, notes)
-    run = _Runner(workload, plan, tell, size, is_slow=samples.mean_s > plan.each_s / 4)
+    run = _Runner(workload, plan, tell, size, clock, is_slow=samples.mean_s > plan.each_s / 4)
     step_s = run.time_step(plan.step) if plan.step is not None else plan.step_s  # now: one that raises should say so at once
     if run.is_slow:
         notes.append("samples are slow, so each trial ran once, and depth and batch size were not tried")
@@ -56,10 +70,13 @@ def measure(workload: Workload, plan: Plan, tell: Tell) -> Profile:
     while count is not None:
         trials.append(run(Kind.PROCESS if count else Kind.INLINE, count))
         count = next_count(trials, usable_cores(), samples.cpu_share, plan.most_workers, memory)
-    if not run.is_slow:
-        trials = [faster(trial, run(trial.kind, trial.workers)) for trial in trials]
-    trials += _threads(run, samples.cpu_share, max(trial.rate for trial in trials), memory, notes)
+        if count is not None and len(trials) >= FEWEST and clock.share() > CURVE:
+            clock.lacked(f"more than {trials[-1].workers} workers")
+            break
     present = _present(workload, run, notes)
+    if not run.is_slow:
+        trials = _again(run, trials)
+    trials += _threads(run, samples.cpu_share, max(trial.rate for trial in trials), memory, notes)
     profile = Profile(
         target=workload.name,
         dataset=type(workload.subject.dataset).__name__,
@@ -75,10 +92,47 @@ def measure(workload: Workload, plan: Plan, tell: Tell) -> Profile:
         notes=tuple(notes),
     )
     try:
-        return _around(profile, run, plan)
+        found = _around(profile, run, plan)
     except ThreadsFailed as error:  # though they went well until then: luck
         processes = tuple(trial for trial in trials if trial.kind is not Kind.THREAD)
-        return _around(replace(profile, trials=processes, notes=(*notes, str(error))), run, plan)
+        found = _around(replace(profile, trials=processes, notes=(*notes, str(error))), run, plan)
+    return replace(found, notes=(*found.notes, *clock.notes()))
+
+
+class _Clock:
+    """How much of the budget is used, and what it did not suffice for."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._began, self._lacking = seconds, time.perf_counter(), list[str]()
+
+    def share(self) -> float:
+        return (time.perf_counter() - self._began) / self._seconds
+
+    def lacked(self, what: str) -> None:
+        if what not in self._lacking:
+            self._lacking.append(what)
+
+    def is_over(self, for_what: str) -> bool:
+        if self.share() < 1.0:
+            return False
+        self.lacked(for_what)
+        return True
+
+    def notes(self) -> list[str]:
+        if not self._lacking:
+            return []
+        return [f"--seconds {self._seconds:g} did not suffice for {listed(self._lacking)}: give it more to have them too"]
+
+
+def _again(run: _Runner, trials: list[Trial]) -> list[Trial]:
+    """Those that may turn out to be the best, once more: the best first, and of two measurements the faster one counts."""
+    best = max(trial.rate for trial in trials)
+    found = list(trials)
+    for trial in sorted((each for each in trials if each.rate >= CONTENDER * best), key=lambda each: -each.rate):
+        if run.clock.is_over("a second try of the best"):
+            break
+        found[trials.index(trial)] = faster(trial, run(trial.kind, trial.workers))
+    return found
 
 
 def _threads(run: _Runner, cpu_share: float, to_beat: float, memory: int, notes: list[str]) -> list[Trial]:
@@ -86,8 +140,12 @@ def _threads(run: _Runner, cpu_share: float, to_beat: float, memory: int, notes:
     trials: list[Trial] = []
     try:
         while (count := next_count(trials, usable_cores(), cpu_share, run.plan.most_workers, memory, Kind.THREAD)) is not None:
+            if run.clock.is_over("more threads" if trials else "threads"):
+                break
             trials.append(run(Kind.THREAD, count))
-        best = max(trials, key=lambda trial: trial.rate)
+        best = max(trials, key=lambda trial: trial.rate, default=None)
+        if best is None:
+            return []
         if not run.is_slow and clearly_faster(best, to_beat):  # only then does it matter
             trials[trials.index(best)] = faster(best, run(Kind.THREAD, best.workers))
     except ThreadsFailed as error:
@@ -103,10 +161,14 @@ def _around(profile: Profile, run: _Runner, plan: Plan) -> Profile:
     if run.is_slow:
         return _with_step(profile, run, plan) if plan.step is not None or plan.step_s is not None else profile
     if chosen.workers:
-        depths = [run(chosen.kind, chosen.workers, prefetch=depth) for depth in DEPTHS]
+        depths = [run(chosen.kind, chosen.workers, prefetch=depth) for depth in DEPTHS if not run.clock.is_over("prefetch depths")]
         profile = confirm_depth(replace(profile, depths=tuple(depths)), chosen, run)
     if "batch_sampler" not in dict(profile.arguments) and run.size is not None:
-        sizes = [run(chosen.kind, chosen.workers, batch_size=size) for size in around_size(run.size, profile.length)]
+        sizes = [
+            run(chosen.kind, chosen.workers, batch_size=size)
+            for size in around_size(run.size, profile.length)
+            if not run.clock.is_over("batch sizes")
+        ]
     found = replace(profile, sizes=tuple(sizes))
     return _with_step(found, run, plan) if plan.step is not None or plan.step_s is not None else found
 
@@ -135,7 +197,9 @@ def _present(workload: Workload, run: _Runner, notes: list[str]) -> Trial | None
         notes.append("torch's own loader was not measured: it stops at the first bad sample")
         return None
     once = run(Kind.TORCH, workload.present_workers)
-    return once if run.is_slow else faster(once, run(Kind.TORCH, workload.present_workers))
+    if run.is_slow or run.clock.is_over("a second try of torch's loader"):
+        return once
+    return faster(once, run(Kind.TORCH, workload.present_workers))
 
 
 def faster(one: Trial, other: Trial) -> Trial:
@@ -151,8 +215,8 @@ def _other_work() -> list[str]:
 
 
 class _Runner:
-    def __init__(self, workload: Workload, plan: Plan, tell: Tell, size: int | None, is_slow: bool) -> None:
-        self.workload, self.plan, self.tell, self.size, self.is_slow = workload, plan, tell, size, is_slow
+    def __init__(self, workload: Workload, plan: Plan, tell: Tell, size: int | None, clock: _Clock, is_slow: bool) -> None:
+        self.workload, self.plan, self.tell, self.size, self.clock, self.is_slow = workload, plan, tell, size, clock, is_slow
 
     def __call__(self, kind: Kind, workers: int, **options: Any) -> Trial:
         options.setdefault("batch_size", self.size)

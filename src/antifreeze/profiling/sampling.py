@@ -53,7 +53,9 @@ def _two_threads(workload: Workload, samples: Samples, seconds: float) -> float 
     """In a child of its own: a data set that two threads may not use at once raises, or worse."""
     wanted_s = max(0.3, min(GIL_S, seconds))
     if samples.mean_s > wanted_s / 10:
-        wanted_s = min(10.0, 10 * samples.mean_s)
+        wanted_s = 10 * samples.mean_s
+        if wanted_s > 4 * seconds:
+            return None  # it would take more than a tenth of the whole time
 
     def compare() -> float | None:
         torch.set_num_threads(1)  # as in a worker
