@@ -15,6 +15,7 @@ from antifreeze.supervisor.policy import (
     stall_intervals_s,
     tasks_per_batch,
     tasks_per_batch_in_threads,
+    window_batches,
     within_budget,
 )
 
@@ -55,6 +56,13 @@ def test_tasks_per_batch(rows: int, workers: int, sample_ns: int | None, splitta
 )
 def test_of_many_workers_not_every_row_is_heard(workers: int, sample_ns: int | None, batch_bytes: int | None, expected: int) -> None:
     assert tasks_per_batch(32, workers, sample_ns, True, batch_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "workers", "together", "expected"), [(32, 1, 256, 12), (32, 1, 32, 3), (32, 2, 128, 12), (1000, 1, 32, 3)]
+)
+def test_batches_of_coroutines_in_flight(rows: int, workers: int, together: int, expected: int) -> None:
+    assert window_batches(rows, workers, together) == expected
 
 
 @pytest.mark.parametrize(("tasks", "workers", "expected"), [(4, 2, 0), (16, 8, 0), (128, 64, 7), (512, 256, 31), (70, 64, 0), (3, 64, 0)])

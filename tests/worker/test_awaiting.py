@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -207,3 +208,84 @@ def test_inside_a_loop_that_runs_already() -> None:
 def test_concurrency_is_checked_at_the_door(value: Any) -> None:
     with pytest.raises(OptionError, match="concurrency"):
         loader_of(itself, {}, concurrency=value)
+
+
+class Meeting(Awaited):
+    """A sample is there when `count` samples wait beside each other: only a window that spans batches ever gets so far."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(itself, count)
+        self.there = 0
+
+    async def __getitem__(self, index: int) -> Any:
+        self.there += 1
+        while self.there < self.count:
+            await asyncio.sleep(0.001)
+        return index
+
+
+@pytest.mark.parametrize("place", [{"num_workers": 1}, {"num_workers": 1, "workers": "thread"}], ids=["process", "thread"])
+@pytest.mark.parametrize("options", [{}, {"collate_fn": list}], ids=["rows", "parcels"])
+def test_samples_of_several_batches_wait_at_once(place: dict[str, Any], options: dict[str, Any]) -> None:
+    loader = DataLoader(Meeting(20), batch_size=4, concurrency=20, timeout=30, **place, **options)
+    assert indices(loader) == list(range(20))
+
+
+@pytest.mark.parametrize("place", PLACES[1:], ids=IDS[1:])
+def test_a_batch_that_waits_for_long_does_not_keep_the_others(place: dict[str, Any]) -> None:
+    """They are whole before it, and delivered after it; its error is its own."""
+
+    async def sample(index: int) -> int:
+        if index == 2:
+            await asyncio.sleep(0.3)
+            raise KeyError("no such row")
+        return index
+
+    loader = loader_of(sample, place, on_bad_sample="skip", batch_size=4, concurrency=16)
+    for _ in range(2):
+        assert indices(loader) == [index for index in range(20) if index != 2]
+
+
+@pytest.mark.parametrize("place", PLACES[1:], ids=IDS[1:])
+def test_an_epoch_that_is_left_leaves_nothing_to_the_next(place: dict[str, Any]) -> None:
+    loader = loader_of(itself, place, persistent_workers=True, concurrency=16, batch_size=2)
+    for _ in range(3):
+        iterator = iter(loader)
+        assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    assert indices(loader) == list(range(20))
+    loader.close()
+
+
+def test_time_in_which_a_batch_is_collated_is_nobodys() -> None:
+    """The loop stands still: a sample that could not go on has not taken longer."""
+
+    async def sample(index: int) -> int:
+        await asyncio.sleep(0.05)
+        return index
+
+    def collate(samples: list[int]) -> list[int]:
+        time.sleep(0.4)
+        return samples
+
+    loader = loader_of(sample, {"num_workers": 1}, collate_fn=collate, sample_timeout_s=0.3, concurrency=8, batch_size=4)
+    assert indices(loader) == list(range(20))
+
+
+def test_the_one_that_ends_its_worker_is_found_among_those_of_many_batches() -> None:
+    async def sample(index: int) -> int:
+        await asyncio.sleep(0.01)
+        if index == 9:
+            os._exit(3)
+        return index
+
+    loader = loader_of(sample, {"num_workers": 1}, on_bad_sample="skip", concurrency=20, batch_size=4)
+    assert indices(loader) == [index for index in range(20) if index != 9]
+    assert [bad.failure.index for bad in loader.report().bad_samples] == ["9"]
+
+
+def test_samples_that_fail_before_they_wait_do_not_pile_up() -> None:
+    """Each makes room for the next one at once, and there are thousands of them."""
+    beyond = ConcatDataset([Awaited(itself, 5)])
+    loader = DataLoader(beyond, batch_size=3000, sampler=[-7] * 3000, on_bad_sample="skip", max_bad_samples=5000)
+    assert list(loader) == []
+    assert len(loader.report().bad_samples) == 3000

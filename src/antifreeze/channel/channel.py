@@ -14,6 +14,8 @@ import array
 import mmap
 import os
 import socket
+from collections.abc import Callable
+from typing import Any
 
 from antifreeze.channel.messages import Message, decode, encode
 from antifreeze.linux import ANCILLARY_CLOEXEC, NO_WAIT, rights_space
@@ -69,6 +71,13 @@ class Channel:
             return None
         except ConnectionError:
             return None  # the other end died; its process's end is an event of its own
+
+    def listen(self, loop: Any, heard: Callable[[], None]) -> None:
+        """In an event loop: `heard` is called as long as there is something to receive, or the other end is gone."""
+        loop.add_reader(self.fileno(), heard)
+
+    def unlisten(self, loop: Any) -> None:
+        loop.remove_reader(self.fileno())
 
     def check(self) -> None:
         """Raises OSError where the line was closed under us."""

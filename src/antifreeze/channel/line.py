@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from antifreeze.channel.messages import Collated, Message, RowsDone
 
@@ -73,6 +76,7 @@ class Line:
         self.is_cut = False
         self._bell = bell
         self._inbox: SimpleQueue[Message | None] = SimpleQueue()
+        self._listener: Callable[[], object] | None = None  # of an event loop in the worker's thread
 
     def __repr__(self) -> str:
         return f"<Line to worker {self.worker}{', cut' if self.is_cut else ''}>"
@@ -90,8 +94,28 @@ class Line:
         if not self.is_cut:
             self._bell.say(self, message, urgent=type(message) not in _RESULTS or self._inbox.empty())
 
-    def put(self, message: Message) -> None:
+    def try_receive(self) -> Message | None:
+        """The next message if one is there; where the line was cut there is none."""
+        try:
+            return None if self.is_cut else self._inbox.get_nowait()
+        except Empty:
+            return None
+
+    def listen(self, loop: Any, heard: Callable[[], None]) -> None:
+        """`heard` is called in the event loop when something was put in, or the line cut."""
+        self._listener = partial(loop.call_soon_threadsafe, heard)
+
+    def unlisten(self, loop: Any) -> None:
+        self._listener = None
+
+    def put(self, message: Message | None) -> None:
         self._inbox.put(message)
+        listener = self._listener
+        if listener is not None:
+            try:
+                listener()
+            except RuntimeError:
+                pass  # the loop is closed: its worker has ended
 
     def take_back(self) -> list[Message]:
         messages: list[Message] = []
@@ -106,4 +130,4 @@ class Line:
     def cut(self) -> None:
         """The worker's wait ends, and nothing it says is heard."""
         self.is_cut = True
-        self._inbox.put(None)
+        self.put(None)

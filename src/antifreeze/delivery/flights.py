@@ -24,7 +24,7 @@ from antifreeze.delivery.ranks import Ranks
 from antifreeze.options import Options, WorkerKind
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch
 from antifreeze.plan.stream_plan import StreamPlan
-from antifreeze.supervisor.policy import batches_in_flight, tasks_per_batch, tasks_per_batch_in_threads, within_budget
+from antifreeze.supervisor.policy import batches_in_flight, tasks_per_batch, tasks_per_batch_in_threads, window_batches, within_budget
 from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.tasks import Batch, Phase
 from antifreeze.supervisor.work import Content
@@ -129,7 +129,7 @@ class Flights:
     def look_ahead(self) -> int:
         if self._shape.look_ahead is not None:
             return self._shape.look_ahead
-        return max(1, self._shape.prefetch_factor * self.workers)
+        return max(1, self._shape.prefetch_factor * self.workers, 0 if self._shape.prefetch_asked else self._to_fill_windows())
 
     def _draw_one(self) -> None:
         try:
@@ -232,7 +232,17 @@ class Flights:
         if self._options.memory_budget_bytes is not None and not timing.batches:
             return 1  # how large a batch is, the first one tells
         wanted = batches_in_flight(self.workers, tasks, asked, self._batch_bytes())
+        if asked is None:
+            wanted = max(wanted, self._to_fill_windows())
         return min(within_budget(wanted, timing.largest_bytes, self._options.memory_budget_bytes), self.look_ahead)
+
+    def _to_fill_windows(self) -> int:
+        """Batches of coroutines, so that every worker waits for as many as it may and has others behind them."""
+        shape, timing = self._shape, self._ledger.timing
+        if shape.together <= 1 or not shape.auto_collation or shape.fetches_many:
+            return 0
+        rows = shape.batch_rows or (timing.samples // timing.batches if timing.batches else shape.together)
+        return window_batches(max(1, rows), self.workers, shape.together)
 
     def pick(self) -> Batch | None:
         batches = self.pool.state.batches

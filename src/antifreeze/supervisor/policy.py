@@ -70,6 +70,12 @@ def batches_in_flight(workers: int, tasks: int, asked: int | None, batch_bytes: 
     return max(2, -(-2 * workers // tasks)) + more
 
 
+def window_batches(rows: int, workers: int, together: int) -> int:
+    """Batches in flight where each worker waits for `together` samples at a time, of whichever batches; and half as many behind them."""
+    filled = -(-workers * together // rows)
+    return filled + max(2, filled // 2)
+
+
 def within_budget(batches: int, batch_bytes: int | None, budget_bytes: int | None) -> int:
     """At least one batch: whether one fits at all was decided before it was written."""
     if budget_bytes is None or not batch_bytes:

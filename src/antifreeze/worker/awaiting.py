@@ -1,35 +1,48 @@
-"""Data sets whose `__getitem__` is `async def`: many samples of a task at a time in one event loop.
+"""Data sets whose `__getitem__` is `async def`: many samples at a time in one event loop, of as many tasks as it takes.
 
-1. Up to `concurrency` samples of a task wait at once; each has its own deadline, error and place in the batch.
-2. A sample past sample_timeout_s is cancelled, and it alone is bad. One that keeps the loop itself busy is the parent's affair: the
-   journal names it.
+    task ──begin──▶ its samples in line ──room for `concurrency` at a time──▶ steps of their coroutines ──all there──▶ rows or parcel
+
+1. Up to `concurrency` samples wait at once, whichever tasks they are of; each has its own deadline, error and place in its batch.
+2. A sample past sample_timeout_s is cancelled, and it alone is bad. (While a batch is collated nobody's time counts: the loop stands
+   still then.) One that keeps the loop itself busy is the parent's affair: the journal names it at each step.
 3. Each sample has its own random numbers however the others interleave: where a generator is used, its state is put in place before
    each step of the sample and taken away after it. A sample that turns out to use one for the first time is loaded again.
 4. One loop for as long as the fetcher lives (a worker; a pass over the loader where there are no workers), so clients can be kept.
+5. Whatever ends the worker itself (its thread was told to end) leaves through `run`, whoever's code it fell into.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import select
 import selectors
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Subset
 
 from antifreeze.errors import LoadingError, SampleTimeout
-from antifreeze.worker.failure import Failure
+from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.making import SampleMaker, none_error
-from antifreeze.worker.seeding import WARM_UP, Seeds, global_generators
-from antifreeze.worker.task import FetchConfig, FetchError, Task
+from antifreeze.worker.seeding import WARM_UP, Seeds, glance_at, global_generators
+from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Outcome, Task
 from antifreeze.worker.turns import exclusively
 
 CANCEL_S = 1.0
+_LONG_WAIT_S, _MOST_FOR_SELECT = 0.1, 1024
 _MOST_FRAMES = 8
+_TASK, _BATCH, _SINCE, _FIRST, _ROW, _INDEX = (
+    *(int(Word.TASK), int(Word.BATCH), int(Word.SINCE_NS)),
+    *(int(Word.FIRST_ROW), int(Word.ROW), int(Word.INDEX)),
+)
+_LISTED, _IS_TEXT = int(Word.LISTED), int(Word.INDEX_IS_TEXT)
 
 
 def awaits(dataset: Any) -> bool:
@@ -50,7 +63,8 @@ def map_fetcher_for(dataset: Any) -> type[MapFetcher]:
 
 
 class _Selector(selectors.DefaultSelector):
-    """Notes in the journal when every sample waits for something outside: then none of them keeps the worker."""
+    """Notes in the journal when every sample waits for something outside: then none of them keeps the worker.
+    And waits as long as it was told: epoll by itself rounds up to milliseconds, which samples that take few of them would feel."""
 
     def __init__(self, journal: JournalRow) -> None:
         super().__init__()
@@ -62,19 +76,88 @@ class _Selector(selectors.DefaultSelector):
         before = self._journal.words[Word.STAGE]
         self._journal.stage(Stage.AWAIT)
         try:
-            return super().select(timeout)
+            if timeout is None or timeout > _LONG_WAIT_S or self.fileno() >= _MOST_FOR_SELECT:
+                return super().select(timeout)
+            select.select([self.fileno()], [], [], timeout)
+            return super().select(0)
         finally:
             self._journal.words[Word.STAGE] = before
+
+
+class _Pulse:
+    """Tells whoever runs the loop that something has changed; and what ended it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._future: asyncio.Future[None] | None = None
+        self._fatal: BaseException | None = None
+
+    def beat(self, fatal: BaseException | None = None) -> None:
+        self._fatal = fatal or self._fatal
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        self._future = self._loop.create_future()
+        if self._fatal is None:
+            await self._future
+        fatal, self._fatal = self._fatal, None
+        if fatal is not None:
+            raise fatal
+
+    def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What a callback raised: asyncio would only log it."""
+        error = context.get("exception")
+        if isinstance(error, ThreadEnded):
+            self.beat(error)
+        else:
+            loop.default_exception_handler(context)
+
+
+class _Together:
+    """A task whose samples are on their way."""
+
+    def __init__(self, task: Task, ended: Callable[[Callable[[], Outcome]], None]) -> None:
+        self.task = task
+        self.ended = ended
+        self.began_ns = time.perf_counter_ns()
+        self.left = len(task.indices)
+        self.samples: list[Any] = [None] * self.left
+        self.errors: dict[int, FetchError] = {}
+
+
+class _Sample:
+    """One of them: in line, on its way, or left behind."""
+
+    steps: _Steps
+    job: asyncio.Task[Any]
+    ended: Callable[[asyncio.Task[Any]], None]
+    timer: asyncio.TimerHandle | None = None
+    late = ""
+
+    def __init__(self, of: _Together, number: int) -> None:
+        self.of = of
+        self.number = number
+        self.index = of.task.indices[number]
+        self.row = of.task.first_row + number
+        self.position = of.task.position_of(number)
 
 
 class AsyncMapFetcher(MapFetcher):
     def __init__(self, dataset: Any, config: FetchConfig, maker: SampleMaker, seeds: Seeds, journal: JournalRow) -> None:
         super().__init__(dataset, config, maker, seeds, journal)
-        self._loop = asyncio.SelectorEventLoop(_Selector(journal))
-        weakref.finalize(self, _close, self._loop).atexit = False
+        self.loop = asyncio.SelectorEventLoop(_Selector(journal))
+        self.pulse = _Pulse(self.loop)
+        self.loop.set_exception_handler(self.pulse.on_loop_error)
+        weakref.finalize(self, _close, self.loop).atexit = False
         self._randomness = _Randomness()
         self._awaited = self._source
-        self._source = _InLoop(self._awaited, self._run)
+        self._source = _InLoop(self._awaited, self.run)
+        self._line: deque[_Sample] = deque()
+        self._room = config.concurrency
+        self._letting_in = False
+        self._stood_still_s = 0.0
+        self._ended_ns = 0  # the last task
         get_many = self._get_many
         if get_many is not None:
             self._get_many = lambda indices: self._run_if_awaited(get_many(indices))
@@ -82,90 +165,203 @@ class AsyncMapFetcher(MapFetcher):
     def is_plain(self) -> bool:
         return False
 
-    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """In our own loop, also where the calling thread has another one that runs (a notebook)."""
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
         try:
-            return self._loop.run_until_complete(coroutine)
+            return self.loop.run_until_complete(coroutine)
         finally:
             asyncio._set_running_loop(outer)
 
     def _run_if_awaited(self, value: Any) -> Any:
-        return self._run(value) if inspect.iscoroutine(value) else value
+        return self.run(value) if inspect.iscoroutine(value) else value
+
+    def takes_more(self) -> bool:
+        """Whether there is room for samples of another task."""
+        return self._room > len(self._line)
+
+    def is_together(self, task: Task) -> bool:
+        """Whether its samples may wait beside those of other tasks."""
+        return self._config.auto_collation and self._get_many is None and not task.singly
+
+    def load(self, task: Task, check: Callable[[], None] | None = None) -> Outcome:
+        """This task alone."""
+        if not self.is_together(task._replace(singly=False)):
+            return super().load(task, check)
+        failures = self._try_alone(task, check) if task.singly else {}
+        if failures:
+            return Bounce(failures)
+        made: list[Callable[[], Outcome]] = []
+        self.begin(task, made.append)
+        try:
+            self.run(self._until(made))
+        except BaseException:
+            self._line.clear()
+            raise
+        return made[0]()
+
+    async def _until(self, made: list[Any]) -> None:
+        while not made:
+            await self.pulse.wait()
+
+    def begin(self, task: Task, ended: Callable[[Callable[[], Outcome]], None]) -> None:
+        """Its samples come as there is room; when all are there `ended` is called, in the loop, with what makes the outcome of them, or
+        raises FetchError."""
+        if not isinstance(task.indices, (list, tuple)):
+            task = task._replace(indices=self._as_list(task.indices))
+        together = _Together(task, ended)
+        self._journal.stage(Stage.FETCH)
+        if not together.left:
+            ended(partial(self._finish_together, together))
+        self._line.extend(_Sample(together, number) for number in range(together.left))
+        self._let_in()
+
+    def _let_in(self) -> None:
+        if self._letting_in:
+            return  # one who failed at once has made room: whoever lets in sees it
+        self._letting_in = True
+        try:
+            while self._line and self._room > 0:
+                self._room -= 1
+                self._launch(self._line.popleft(), self._randomness.begins_watched())
+        finally:
+            self._letting_in = False
+
+    def _launch(self, sample: _Sample, watched: bool) -> None:
+        try:
+            coroutine = self._awaited[sample.index]
+        except BaseException as error:
+            self._settle(sample, self._sample_error(error, sample.index, sample.row, sample.position))
+            return
+        seed = self._seeds.seed_of(sample.position)
+        sample.steps = _Steps(coroutine, self._randomness, seed, watched, partial(self._note_step, sample))
+        sample.job = self.loop.create_task(sample.steps.whole())
+        sample.ended = partial(self._job_ended, sample, watched)
+        sample.job.add_done_callback(sample.ended)
+        if self._config.sample_timeout_s is not None:
+            self._set_timer(sample, self._config.sample_timeout_s)
+
+    def _job_ended(self, sample: _Sample, watched: bool, job: asyncio.Task[Any]) -> None:
+        if sample.timer is not None:
+            sample.timer.cancel()
+        if sample.steps.used_unseeded and not watched and not sample.late:
+            _ask_nothing(job)
+            self._launch(sample, watched=True)  # what came of it does not count: its random numbers were nobody's
+            return
+        try:
+            outcome = self._outcome(sample, job)
+        except BaseException as error:
+            self.pulse.beat(error)
+            return
+        self._settle(sample, outcome)
+
+    def _outcome(self, sample: _Sample, job: asyncio.Task[Any]) -> Any:
+        """The sample, or the FetchError that is in its place."""
+        at = (sample.index, sample.row, sample.position)
+        if sample.late:
+            _ask_nothing(job)
+            return self._sample_error(self._timeout(sample), *at)
+        try:
+            value = job.result()
+            if value is None and self._none_is_bad:
+                raise none_error(f"sample {sample.index!r}")
+        except asyncio.CancelledError as error:
+            cancelled = LoadingError(f"sample {sample.index!r} was cancelled by its own code")
+            cancelled.__cause__ = error
+            return self._sample_error(cancelled, *at)
+        except BaseException as error:
+            return self._sample_error(error, *at)
+        return value
+
+    def _settle(self, sample: _Sample, outcome: Any) -> None:
+        together = sample.of
+        if isinstance(outcome, FetchError):
+            together.errors[sample.number] = outcome
+        else:
+            together.samples[sample.number] = outcome
+        together.left -= 1
+        self._room += 1
+        if self._line:
+            self._let_in()
+        else:
+            self.pulse.beat()  # there is room
+        if not together.left:
+            began_s = time.monotonic()
+            try:
+                together.ended(partial(self._finish_together, together))
+            except BaseException as error:
+                self.pulse.beat(error)
+            self._stood_still_s += time.monotonic() - began_s
+            self._journal.stage(Stage.FETCH)
+            self.pulse.beat()
+
+    def _finish_together(self, together: _Together) -> Outcome:
+        """Of samples that are all there. Tasks overlap; what each says it took is counted once."""
+        task, words = together.task, self._journal.words
+        words[_LISTED], words[_TASK], words[_BATCH] = 0, task.number, task.batch
+        words[_FIRST] = words[_ROW] = task.first_row
+        words[_SINCE] = time.monotonic_ns()
+        words[_IS_TEXT] = 0
+        began_ns = max(together.began_ns, self._ended_ns)
+        self._seeds.look_again()
+        words[Word.SAMPLES] += len(task.indices)
+        try:
+            for number in sorted(together.errors):
+                if not self._config.forgive:
+                    raise together.errors[number] from together.errors[number].__cause__
+            failures = {task.first_row + number: error.failure for number, error in together.errors.items()}
+            return self._finish(task, together.samples, failures, began_ns)
+        finally:
+            self._ended_ns = time.perf_counter_ns()
+            words[_SINCE] = time.monotonic_ns() - (self._ended_ns - together.began_ns)  # for what is said of the whole task
+
+    # --- deadlines ---
+
+    def _set_timer(self, sample: _Sample, limit_s: float) -> None:
+        sample.timer = self.loop.call_later(limit_s, self._is_late, sample, self._stood_still_s)
+
+    def _is_late(self, sample: _Sample, stood_still_s: float) -> None:
+        if self._stood_still_s > stood_still_s:
+            self._set_timer(sample, self._stood_still_s - stood_still_s)
+            return
+        limit_s = self._config.sample_timeout_s
+        sample.late = f"sample {sample.index!r} took longer than {limit_s:g} s and was cancelled\n{_where(sample.steps.coroutine)}"
+        sample.job.cancel()
+        sample.timer = self.loop.call_later(CANCEL_S, self._leave_behind, sample)
+
+    def _leave_behind(self, sample: _Sample) -> None:
+        sample.late += "\n    it did not end when it was cancelled, and is left behind"
+        try:
+            outcome = self._sample_error(self._timeout(sample), sample.index, sample.row, sample.position)
+        except BaseException as error:
+            self.pulse.beat(error)
+            return
+        sample.job.remove_done_callback(sample.ended)  # it holds nothing of ours any more
+        sample.job.add_done_callback(_ask_nothing)
+        sample.steps.note = _note_nothing
+        self._settle(sample, outcome)
+
+    def _timeout(self, sample: _Sample) -> SampleTimeout:
+        limit_s = self._config.sample_timeout_s
+        way_on = f'on_bad_sample="skip" goes on without the sample; sample_timeout_s={limit_s:g} is the limit'
+        return SampleTimeout(f"{sample.late}\n  what to do: {way_on}")
+
+    def _note_step(self, sample: _Sample) -> None:
+        """In the journal: this sample has the loop now."""
+        if self._config.worker is None:
+            return
+        words, task = self._journal.words, sample.of.task
+        words[_LISTED], words[_TASK], words[_BATCH], words[_FIRST] = 0, task.number, task.batch, task.first_row
+        words[_SINCE] = time.monotonic_ns()
+        try:
+            words[_ROW], words[_INDEX] = sample.row, sample.index
+            words[_IS_TEXT] = 0
+        except (TypeError, ValueError):
+            self._journal.at_key(sample.row, sample.index)
 
     def _fetch_plainly(self, task: Task) -> tuple[list[Any] | None, dict[int, Failure]]:
         return None, {}
-
-    def _fetch_each(self, task: Task, keep: Callable[[int, Any], None] | None = None) -> tuple[list[Any], dict[int, Failure]]:
-        self._journal.stage(Stage.FETCH)
-        self._journal.words[Word.INDEX_IS_TEXT] = 0
-        outcomes: list[Any] = self._run(self._all_of(task))
-        self._seeds.look_again()
-        self._journal.words[Word.SAMPLES] += len(task.indices)
-        samples: list[Any] = [None] * len(outcomes)
-        failures: dict[int, Failure] = {}
-        for number, outcome in enumerate(outcomes):
-            if isinstance(outcome, FetchError):
-                if not self._config.forgive:
-                    raise outcome from outcome.__cause__
-                failures[task.first_row + number] = outcome.failure
-            elif keep is None:
-                samples[number] = outcome
-            else:
-                keep(number, outcome)
-        return samples, failures
-
-    async def _all_of(self, task: Task) -> list[Any]:
-        room = asyncio.Semaphore(self._config.concurrency)
-        return await asyncio.gather(*(self._one(task, number, room) for number in range(len(task.indices))))
-
-    async def _one(self, task: Task, number: int, room: asyncio.Semaphore) -> Any:
-        """The sample, or the FetchError that is in its place."""
-        index, row = task.indices[number], task.first_row + number
-        async with room:
-            try:
-                sample = await self._limited(index, row, task.position_of(number))
-                if sample is None and self._none_is_bad:
-                    raise none_error(f"sample {index!r}")
-            except asyncio.CancelledError as error:
-                cancelled = LoadingError(f"sample {index!r} was cancelled by its own code")
-                cancelled.__cause__ = error
-                return self._sample_error(cancelled, index, row, task.position_of(number))
-            except BaseException as error:
-                return self._sample_error(error, index, row, task.position_of(number))
-            return sample
-
-    async def _limited(self, index: Any, row: int, position: int) -> Any:
-        watched = self._randomness.begins_watched()
-        while True:
-            steps = _Steps(self._awaited[index], self._randomness, self._seeds.seed_of(position), watched, self._noting(row, index))
-            job = self._loop.create_task(steps.whole())
-            limit_s = self._config.sample_timeout_s
-            done, _ = await asyncio.wait({job}, timeout=limit_s)
-            if not done:
-                text = f"sample {index!r} took longer than {limit_s:g} s and was cancelled\n{_where(steps.coroutine)}"
-                job.cancel()
-                _, left = await asyncio.wait({job}, timeout=CANCEL_S)
-                text += "\n    it did not end when it was cancelled, and is left behind" if left else ""
-                way_on = f'on_bad_sample="skip" goes on without the sample; sample_timeout_s={limit_s:g} is the limit'
-                raise SampleTimeout(f"{text}\n  what to do: {way_on}")
-            if watched or not steps.used_unseeded:
-                return job.result()
-            watched = True  # what came of it does not count: its random numbers were nobody's
-            if not job.cancelled():
-                job.exception()
-
-    def _noting(self, row: int, index: Any) -> Callable[[], None]:
-        words, journal = self._journal.words, self._journal
-
-        def note() -> None:
-            try:
-                words[Word.ROW], words[Word.INDEX] = row, index
-            except (TypeError, ValueError):
-                journal.at_key(row, index)
-
-        return note
 
 
 class _InLoop:
@@ -184,6 +380,7 @@ class _Randomness:
 
     def __init__(self) -> None:
         self.generators = global_generators()
+        self.glance = glance_at(self.generators)
         self.used: list[int] = []
         self._warm_up_left = WARM_UP
 
@@ -206,7 +403,7 @@ class _Steps:
         self._randomness = randomness
         self._seed = seed
         self._watched = watched
-        self._note = note
+        self.note = note
         self._states: dict[int, Any] = {}
 
     async def whole(self) -> Any:
@@ -226,7 +423,7 @@ class _Steps:
                 step, given = self.coroutine.throw, error
 
     def _step(self, step: Callable[[Any], Any], given: Any) -> Any:
-        self._note()
+        self.note()
         randomness = self._randomness
         mine = range(len(randomness.generators)) if self._watched else [*randomness.used]
         if mine:
@@ -249,15 +446,27 @@ class _Steps:
                 generators[number].restore(state)
 
     def _step_watching(self, step: Callable[[Any], Any], given: Any, mine: Any) -> Any:
-        generators = self._randomness.generators
-        marks = [generator.mark() for generator in generators]
+        randomness = self._randomness
+        generators, glance = randomness.generators, randomness.glance
+        before, marks = glance(), [generator.mark() for generator in generators] if self._watched or mine else []
         try:
             return step(given)
         finally:
-            moved = [number for number, generator in enumerate(generators) if generator.moved_since(marks[number])]
-            self.used_unseeded |= any(number not in mine for number in moved)
-            if self._watched:
-                self._randomness.note(moved)
+            if glance() != before:
+                moved = [number for number, mark in enumerate(marks) if generators[number].moved_since(mark)]
+                self.used_unseeded |= not marks or any(number not in mine for number in moved)
+                if self._watched:
+                    randomness.note(moved)
+
+
+def _ask_nothing(job: asyncio.Task[Any]) -> None:
+    """Nobody wants to know how it ended; asyncio would complain."""
+    if not job.cancelled():
+        job.exception()
+
+
+def _note_nothing() -> None:
+    pass
 
 
 def _where(coroutine: Any) -> str:

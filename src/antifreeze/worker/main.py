@@ -23,6 +23,7 @@ import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,6 +59,7 @@ from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.journal import Journal, JournalRow, Stage, Word
 from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.seeding import SampleSeeds, Seeds, global_generators
+from antifreeze.worker.serving import Serving
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
 from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Packed, Rows, Task
@@ -137,6 +139,13 @@ class Line(Protocol):
     def check(self) -> None:
         """Raises OSError where the line is no more."""
 
+    def try_receive(self) -> Message | None: ...
+
+    def listen(self, loop: Any, heard: Callable[[], None]) -> None:
+        """`heard` is called in the event loop when there may be something to receive, or nobody is there any more."""
+
+    def unlisten(self, loop: Any) -> None: ...
+
 
 class Worker:
     """What a worker does, in a process of its own (ProcessWorker) or in a thread (thread.py)."""
@@ -157,12 +166,14 @@ class Worker:
     def run(self) -> None:
         self._initialise()
         self._effort = self._new_effort()
+        message: Message | None = None
         while True:
-            self._journal.stage(Stage.IDLE)
-            message = self._channel.receive()
+            if message is None:
+                self._journal.stage(Stage.IDLE)
+                message = self._channel.receive()
             if message is None or isinstance(message, Stop):
                 return
-            self._handle(message)
+            message = self._handle(message)
 
     def _initialise(self) -> None:
         """Until Ready is sent."""
@@ -200,10 +211,11 @@ class Worker:
         kind = StreamFetcher if self._spec.iterable else map_fetcher_for(self._dataset)
         return kind(self._dataset, self._maker.config, self._maker, self._seeds, self._journal)
 
-    def _handle(self, message: Message) -> None:
+    def _handle(self, message: Message) -> Message | None:
+        """Returns what was read meanwhile and is to be done next."""
         if isinstance(message, Work):
-            self._work(message)
-        elif isinstance(message, OpenStream):
+            return self._work(message)
+        if isinstance(message, OpenStream):
             self._open_stream(message)
         elif isinstance(message, NewEpoch):
             base_seed, shared_seed = pickle.loads(message.payload)
@@ -211,6 +223,7 @@ class Worker:
             self._dataset = seed_datapipe(self._dataset, shared_seed)
             if self._init_failure is None:
                 self._fetcher = self._new_fetcher()
+        return None
 
     def _open_stream(self, message: OpenStream) -> None:
         if not isinstance(self._fetcher, StreamFetcher):
@@ -230,19 +243,28 @@ class Worker:
         except Exception as error:
             self._init_failure = Failure.of(error, stage="__iter__ of the iterable data set", worker=self._spec.worker_id)
 
-    def _work(self, work: Work) -> None:
-        task = task_of(work)
-        self._writer.at_age(work.slot, work.slot_age)
-        self._seeds.use_key(work.key)
-        self._journal.begin(work.task, work.batch, time.monotonic_ns(), work.first_row, b"" if work.pickled else work.payload)
+    def _work(self, work: Work) -> Message | None:
+        task = self._begin_task(work)
         if self._init_failure is not None:
             failure, self._init_failure = self._init_failure, None
             self._channel.send(TaskFailed(work.task, pickle.dumps(failure)))
-            return
+            return None
+        if isinstance(self._fetcher, AsyncMapFetcher) and self._fetcher.is_together(task):
+            return Serving(self._fetcher, self._channel, self._begin_task, self._answer).serve(work, task)
+        self._answer(work, partial(self._load, work, task))
+        return None
+
+    def _begin_task(self, work: Work) -> Task:
+        task = task_of(work)
+        self._writer.at_age(work.slot, work.slot_age)
+        self._journal.begin(work.task, work.batch, time.monotonic_ns(), work.first_row, b"" if work.pickled else work.payload)
+        return task
+
+    def _answer(self, work: Work, load: Callable[[], Any]) -> None:
         try:
             done = False
             try:
-                outcome = self._load(work, task)
+                outcome = load()
                 done = True
             finally:
                 self._report_stream(work, done)
