@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from antifreeze import choices
 from antifreeze.delivery.autopilot import Autopilot
+from antifreeze.delivery.claims import shared_cores
 from antifreeze.delivery.iterator import LoaderIterator
 from antifreeze.delivery.ledger import Decided, Ledger
 from antifreeze.delivery.likeness import likeness
@@ -277,6 +278,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             self.sampler.load_state_dict(state_dict["sampler_state_at_end"])
         if state_dict["sampler_epoch"] is not None and hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(state_dict["sampler_epoch"])
+            self._traps.resumes_in(state_dict["sampler_epoch"])
         self._resume_state = dict(state_dict)
 
     def _take_resume_state(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
@@ -317,7 +319,8 @@ class DataLoader(TorchDataLoader[_T_co]):
             asked = options.forgives or options.hedge or limits_s != by_default or self.timeout > 0
             kind = Kind.THREAD if options.workers is WorkerKind.THREAD else Kind.PROCESS
             limits = Limits(inline=not (ranked or asked or self.worker_init_fn is not None), most=_places(), kinds=(kind,))
-            first = INLINE if limits.inline else Setting(kind, min(limits.most, auto_workers()))
+            free = max(1, shared_cores(None, rank_cores())[0] - 1)  # what others of this process that are at work leave, less the loop's
+            first = INLINE if limits.inline else Setting(kind, min(limits.most, free))
             self._pilot = Autopilot(self._ledger, options, rank_cores, limits, first)
         return self._pilot
 

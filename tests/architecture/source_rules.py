@@ -42,6 +42,7 @@ PURE_FILES = (
     "supervisor/policy.py",
     "verdict.py",
     "tuning/decide.py",
+    "tuning/sharing.py",
     "doctor/findings*",
     "profiling/recommend.py",
 )

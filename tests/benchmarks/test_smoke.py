@@ -40,6 +40,15 @@ def test_auto_is_measured_against_fixed_settings() -> None:
     assert "rows-batch: no workers since batch 0" in done.stdout
 
 
+def test_beginnings_of_epochs_are_measured() -> None:
+    command = [sys.executable, "benchmarks/epochs.py", "--workloads", "four-leaves", "--batches", "4", "--epochs", "1", "--rounds", "1"]
+    more = ["--step-ms", "1", "--markdown"]
+    done = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| four-leaves | ours, cold |" in done.stdout
+
+
 def test_an_unknown_workload_is_refused() -> None:
     command = [sys.executable, "benchmarks/loader.py", "--workloads", "nonsense"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, DistributedSampler, get_worker_info
 
 from antifreeze import DataLoader
 from antifreeze.delivery import autopilot as module
-from antifreeze.delivery.autopilot import Autopilot, shared_cores
+from antifreeze.delivery.autopilot import Autopilot
 from antifreeze.delivery.likeness import likeness
 from antifreeze.supervisor.pool import Pool
 from antifreeze.tuning.decide import INLINE, Decision, Kind, Setting
@@ -407,24 +407,3 @@ def test_the_report_tells_what_was_decided(hasty: None) -> None:
     assert report.decided[0] == "no workers since batch 0, because nothing is measured yet"
     assert any(line.strip().startswith("auto ") for line in str(report).splitlines())
     assert isinstance(report.as_dict()["decided"], list)
-
-
-def test_loaders_that_are_iterated_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Other:
-        def __init__(self, cores: int) -> None:
-            self.cores = cores
-
-        def takes_cores(self, now_s: float) -> int:
-            return self.cores
-
-    me: Any = Other(99)
-    for taken, expected in [
-        ((), (8, False)),
-        ((0,), (8, False)),
-        ((2,), (6, True)),
-        ((7,), (4, True)),
-        ((4, 4), (2, True)),
-        ((8,) * 20, (1, True)),
-    ]:
-        monkeypatch.setattr(module, "_pilots", [me, *map(Other, taken)])
-        assert shared_cores(me, 8) == expected

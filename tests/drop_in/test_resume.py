@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, get_worker_info
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, SequentialSampler, get_worker_info
 
 from .contract import CLASS_UNDER_TEST, Case, Ours, assert_same, drain, ours_only, rows, seed_all, stateful_only
 from .datasets import Count, Squares
@@ -314,3 +314,28 @@ def test_a_state_taken_before_the_first_batch(num_workers: int) -> None:
     other = Ours(range(40), batch_size=4, shuffle=True)
     other.load_state_dict(state)
     assert [batch.tolist() for batch in other] == whole
+
+
+@pytest.mark.filterwarnings("ignore:antifreeze. sampler.set_epoch")
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("delivered", [0, 2, 5])
+def test_a_run_that_nobody_sets_the_epoch_of_goes_on_as_it_would_have(num_workers: int, delivered: int) -> None:
+    def loader() -> Any:
+        sampler: Any = DistributedSampler(range(40), 2, 0)  # type: ignore[arg-type]
+        return Ours(range(40), 4, sampler=sampler, num_workers=num_workers, persistent_workers=num_workers > 0)
+
+    first = loader()
+    list(first)
+    iterator = iter(first)
+    for _ in range(delivered):
+        next(iterator)
+    if delivered == 5:
+        assert next(iterator, None) is None
+    state = first.state_dict()
+    rest = [batch.tolist() for batch in [*iterator, *first, *first]]
+    resumed = loader()
+    resumed.load_state_dict(state)
+    epochs = [*resumed, *resumed] if delivered == 5 else [*resumed, *resumed, *resumed]
+    assert [batch.tolist() for batch in epochs] == rest
+    for each in (first, resumed):
+        each.close()

@@ -6,20 +6,20 @@
 2. A window is time of the loop, not of the clock: what lies between two epochs, and single pauses of the user's, are no part of it.
 3. A window in which a worker was replaced, or nothing came for long, says nothing about its setting and is passed over.
 4. After a change the first batches are left out: they were loaded before it.
-5. Loaders of one process that are iterated at the same time share its cores.
+5. Loaders of one process that are iterated at the same time share its cores (claims.py).
 """
 
 from __future__ import annotations
 
-import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from antifreeze.delivery.claims import register, shared_cores
 from antifreeze.delivery.ledger import Decided, Ledger
 from antifreeze.options import Options
 from antifreeze.supervisor.observe import available_memory_bytes
 from antifreeze.tuning.decide import INLINE, WAITS_OUTSIDE, Decision, Kind, Limits, Measured, Setting, Tuner
+from antifreeze.tuning.sharing import Claim
 
 WINDOW_NS = 400_000_000
 FIRST_WINDOW_NS = 200_000_000
@@ -31,10 +31,7 @@ FEW_BATCHES_TIMES = 4
 """A window of fewer batches than it should have is over after so many times its length."""
 LOOK_AGAIN_NS, LOOK_SOON_NS = 20_000_000, 2_000_000
 PAUSE_NS, PAUSE_TIMES, AFTER_A_PAUSE = 500_000_000, 10, 8
-ACTIVE_S = 2.0
 KEPT_DECISIONS = 100
-
-_pilots: weakref.WeakSet[Autopilot] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class Autopilot:
         self._settled_at = 1  # the batch after which a window may begin; the very first one is not like the others
         self._computes = True
         self._last_loop_ns = 0
-        _pilots.add(self)
+        register(self)
 
     def __repr__(self) -> str:
         return f"<Autopilot: {self._ledger.decided[-1]}>"
@@ -200,17 +197,6 @@ class Autopilot:
             decided.append(Decided(self._ledger.timing.batches, name, setting.workers, why))
             del decided[1 : -(KEPT_DECISIONS - 1)]
 
-    # --- others ---
-
-    def takes_cores(self, now_s: float) -> int:
-        """Cores that its workers compute on while it is iterated."""
-        return self.setting.workers if self._computes and now_s - self.active_s < ACTIVE_S else 0
-
-
-def shared_cores(pilot: Autopilot, cores: int) -> tuple[int, bool]:
-    """(cores for this loader, whether others need some too): what the others do not use, and never less than an equal share."""
-    now_s = time.perf_counter_ns() / 1e9
-    others = [taken for other in list(_pilots) if other is not pilot and (taken := other.takes_cores(now_s))]
-    if not others:
-        return cores, False
-    return max(1, cores // (len(others) + 1), cores - sum(others)), True
+    def claim(self, now_ns: int) -> Claim:
+        """The cores that its workers compute on while it is iterated."""
+        return Claim(self.setting.workers, 1.0 if self._computes else 0.0, now_ns / 1e9 - self.active_s)

@@ -23,6 +23,7 @@ from antifreeze import spans
 from antifreeze.delivery.bad_samples import BadSampleDesk, exception_of, failure_of
 from antifreeze.delivery.batches import build, size_within
 from antifreeze.delivery.beginning import begin_among_ranks, begin_map, begin_streams
+from antifreeze.delivery.claims import FixedClaim
 from antifreeze.delivery.device import DeviceFeed
 from antifreeze.delivery.device_queue import DeviceQueue
 from antifreeze.delivery.flights import Flights, InFlight
@@ -103,6 +104,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         given = (self.cursor, self._ledger, self._options, self._ranks, loader._rows_failed, workers)
         self._flights = Flights(self._shape, self.pool, *given)
         self._steering = None if auto is None else Steering(auto, self._flights, self._job, self._ledger, self._traps)
+        self._claim = FixedClaim(workers, self._clock, self._ledger.costs) if auto is None and workers else None
         self._repair = self._make_repair()
         self._finalizer = self._finalizing(loader)
         if self._num_workers:
@@ -198,7 +200,6 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if self._queue is not None:
             self._queue.new_epoch()
         self.cursor.base_seed, self.cursor.shared_seed = self._base_seed, self._shared_seed
-        self.cursor.sampler_epoch = getattr(getattr(self._index_sampler, "sampler", self._index_sampler), "epoch", None)
         self._clock.new_epoch()
         if self._steering is not None:
             self._steering.new_epoch()
@@ -222,8 +223,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._clock.made()
 
     def _begin_map(self, resume: dict[str, Any] | None) -> None:
+        sampler = getattr(self._index_sampler, "sampler", self._index_sampler)
         if not resume:
-            self._traps.advance_epoch(getattr(self._index_sampler, "sampler", self._index_sampler))
+            self._traps.advance_epoch(sampler)
+        self.cursor.sampler_epoch = getattr(sampler, "epoch", None)
         drawn = None if self._next_epoch is None else self._next_epoch.drawn
         plan = MapPlan(self._index_sampler, self._auto_collation, self._generators, self._job.quarantine(), drawn)
         begin_map(self._flights, plan, resume)

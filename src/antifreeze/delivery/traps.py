@@ -133,6 +133,10 @@ class Traps:
             self.say("set_epoch", "sampler.set_epoch() was not called, so every epoch would have the same order; it was advanced for you")
         self._used_epoch = sampler.epoch
 
+    def resumes_in(self, epoch: int) -> None:
+        """A DistributedSampler's epoch that was begun by an earlier run."""
+        self._used_epoch = epoch
+
     def first_of_stream(self, stream: int, content: Any) -> None:
         """`content`: the bytes of the first batch a stream delivered."""
         if stream in self._first_batches or len(self._first_batches) > _WIDTH:

@@ -1,0 +1,35 @@
+"""PURE: how loaders of one process that are iterated at the same time share its cores.
+
+1. A loader that was not iterated for ACTIVE_S takes no core, whatever workers it keeps: they wait for its next epoch.
+2. Nor does one whose samples wait for something outside.
+3. Whoever chooses how many workers there are gets what the others leave, and never less than an equal share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from antifreeze.tuning.decide import WAITS_OUTSIDE
+
+ACTIVE_S = 2.0
+
+
+class Claim(NamedTuple):
+    """`computing`: the share of their work for which its workers need a core; `idle_s`: since its loop last asked for a batch."""
+
+    workers: int
+    computing: float
+    idle_s: float
+
+    @property
+    def cores(self) -> int:
+        return self.workers if self.computing >= WAITS_OUTSIDE and self.idle_s < ACTIVE_S else 0
+
+
+def share(cores: int, others: Iterable[Claim]) -> tuple[int, bool]:
+    """(cores for one loader, whether others need some too)."""
+    taken = [other.cores for other in others if other.cores]
+    if not taken:
+        return cores, False
+    return max(1, cores // (len(taken) + 1), cores - sum(taken)), True

@@ -1,0 +1,116 @@
+"""Loaders that are iterated at the same time share the cores; those that wait for their next epoch take none."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from antifreeze import DataLoader
+from antifreeze.delivery import claims
+from antifreeze.tuning.sharing import ACTIVE_S, Claim, share
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+def computing(workers: int) -> Claim:
+    return Claim(workers, computing=0.9, idle_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([], (8, False)),
+        ([computing(0)], (8, False)),
+        ([computing(2)], (6, True)),
+        ([computing(7)], (4, True)),
+        ([computing(4), computing(4)], (2, True)),
+        ([computing(8)] * 20, (1, True)),
+        ([Claim(6, computing=0.1, idle_s=0.1)], (8, False)),
+        ([Claim(6, computing=1.0, idle_s=ACTIVE_S)], (8, False)),
+        ([computing(3), Claim(6, computing=1.0, idle_s=60.0)], (5, True)),
+    ],
+)
+def test_what_the_others_leave_and_never_less_than_an_equal_share(others: list[Claim], expected: tuple[int, bool]) -> None:
+    assert share(8, others) == expected
+
+
+class Busy(Dataset):  # type: ignore[type-arg]
+    """Computes for some milliseconds, or waits."""
+
+    def __init__(self, waits: bool = False) -> None:
+        self.waits = waits
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> int:
+        end = time.perf_counter() + 0.003
+        if self.waits:
+            time.sleep(0.003)
+        while time.perf_counter() < end:
+            pass
+        return index
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaders of other tests may have been iterated a moment ago."""
+    claims._claimants.clear()
+
+
+def test_a_loader_with_a_given_number_of_workers_is_known_while_it_is_iterated(monkeypatch: pytest.MonkeyPatch) -> None:
+    with DataLoader(Busy(), 4, num_workers=3, persistent_workers=True) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        assert claims.shared_cores(None, 8) == (5, True)
+        list(iterator)
+        now_ns = time.perf_counter_ns()
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: now_ns + int(ACTIVE_S * 1e9))
+        assert claims.shared_cores(None, 8) == (8, False)
+    del iterator
+    assert not list(claims._claimants)
+
+
+def test_workers_that_wait_for_something_outside_need_no_cores() -> None:
+    with DataLoader(Busy(waits=True), 4, num_workers=2) as loader:
+        iterator = iter(loader)
+        for _ in range(4):
+            next(iterator)
+        assert claims.shared_cores(None, 8) == (8, False)
+
+
+def test_auto_begins_with_what_a_loader_that_is_at_work_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antifreeze.loader.rank_cores", lambda: 8)
+    given: dict[str, Any] = {"num_workers": "auto", "stall_report_s": 29.0}
+    with DataLoader(Busy(), 4, num_workers=3) as train, DataLoader(range(32), 4, **given) as validation:
+        iterator = iter(train)
+        next(iterator)
+        other = iter(validation)
+        assert other.pool.size == 4  # 8 less 3, and less one for the loop
+        assert torch.cat(list(other)).tolist() == list(range(32))
+    with DataLoader(range(32), 4, **given) as alone:
+        claims._claimants.clear()
+        assert iter(alone).pool.size == 7
+
+
+def test_workers_that_wait_for_the_next_epoch_use_no_cpu() -> None:
+    with DataLoader(Busy(), 4, num_workers=2, persistent_workers=True) as loader:
+        list(loader)
+        workers = [child for child in psutil.Process().children() if child.name() == "af_worker"]
+        assert len(workers) == 2
+
+        def used() -> list[tuple[float, float]]:
+            return [(times.user, times.system) for times in (worker.cpu_times() for worker in workers)]
+
+        deadline, before = time.monotonic() + 20, None
+        while before != (before := used()):  # until what they load of the next epoch is there
+            assert time.monotonic() < deadline
+            time.sleep(0.3)
+        switches = [worker.num_ctx_switches().voluntary for worker in workers]
+        time.sleep(0.5)
+        assert used() == before and [worker.num_ctx_switches().voluntary for worker in workers] == switches
