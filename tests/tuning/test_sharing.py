@@ -12,6 +12,8 @@ from torch.utils.data import Dataset
 
 from antifreeze import DataLoader
 from antifreeze.delivery import claims
+from antifreeze.delivery.ledger import LoopClock, Timing
+from antifreeze.supervisor.work import Costs
 from antifreeze.tuning.sharing import ACTIVE_S, Claim, share
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -40,18 +42,13 @@ def test_what_the_others_leave_and_never_less_than_an_equal_share(others: list[C
 
 
 class Busy(Dataset):  # type: ignore[type-arg]
-    """Computes for some milliseconds, or waits."""
-
-    def __init__(self, waits: bool = False) -> None:
-        self.waits = waits
+    """Computes for some milliseconds."""
 
     def __len__(self) -> int:
         return 32
 
     def __getitem__(self, index: int) -> int:
         end = time.perf_counter() + 0.003
-        if self.waits:
-            time.sleep(0.003)
         while time.perf_counter() < end:
             pass
         return index
@@ -77,11 +74,15 @@ def test_a_loader_with_a_given_number_of_workers_is_known_while_it_is_iterated(m
 
 
 def test_workers_that_wait_for_something_outside_need_no_cores() -> None:
-    with DataLoader(Busy(waits=True), 4, num_workers=2) as loader:
-        iterator = iter(loader)
-        for _ in range(4):
-            next(iterator)
-        assert claims.shared_cores(None, 8) == (8, False)
+    timing, costs = Timing(), Costs()
+    clock = LoopClock(timing, costs)
+    clock.enter()
+    claim = claims.FixedClaim(3, clock, costs)
+    assert claim.claim(clock.entered_at).cores == 3, "nothing is known yet"
+    costs.add(4, fetch_ns=900, collate_ns=100, write_ns=0, cpu_ns=50, queued_ns=100)
+    assert claim.claim(clock.entered_at).cores == 0
+    costs.add(4, fetch_ns=900, collate_ns=100, write_ns=0, cpu_ns=500, queued_ns=400)
+    assert claim.claim(clock.entered_at).cores == 3
 
 
 def test_auto_begins_with_what_a_loader_that_is_at_work_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
