@@ -217,7 +217,8 @@ def read_quarantine(path: str) -> frozenset[str]:
     except ValueError as error:
         if isinstance(error, OptionError):
             raise
-        raise OptionError(f"quarantine={path!r}: line {number} is no JSON; expected what bad_samples_file wrote") from None
+        text = "is no JSON; expected what bad_samples_file wrote (a line that was cut off names a sample nobody knows: delete it)"
+        raise OptionError(f"quarantine={path!r}: line {number} {text}") from None
     return frozenset(listed)
 
 

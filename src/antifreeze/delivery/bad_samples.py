@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass, replace
 from typing import Any
@@ -109,8 +110,9 @@ class BadSampleDesk:
         if path is None:
             return
         try:
-            with open(path, "a", encoding="utf-8", errors="replace") as lines:
-                lines.write(json.dumps(record.as_dict()) + "\n")
+            with open(path, "ab") as file:
+                before = b"\n" if file.tell() and _is_cut_off(path) else b""  # the line of a run that was ended within it stays its own
+                file.write(before + json.dumps(record.as_dict()).encode("utf-8", errors="replace") + b"\n")
             if not self._dataset_saved:
                 self._dataset_saved = True
                 save_dataset(self._dataset, path)
@@ -135,6 +137,12 @@ class BadSampleDesk:
 def _add_note(error: Exception, failure: Failure) -> None:
     if hasattr(error, "add_note"):
         error.add_note(f"antifreeze: this was about {failure.describe()}")
+
+
+def _is_cut_off(path: str) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def save_dataset(dataset: Any, path: str) -> None:
