@@ -23,6 +23,7 @@ from antifreeze.delivery.next_epoch import NextEpoch
 from antifreeze.delivery.position import Cursor, check_fits, fresh_state
 from antifreeze.delivery.ranks import Ranks, made_at, watch_ranks
 from antifreeze.delivery.story_file import write_story
+from antifreeze.delivery.stream_ranks import StreamRanks, watch_stream_ranks
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import OptionError, StateMismatch
 from antifreeze.linux import missing, resource
@@ -145,6 +146,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         self._traps = Traps(usable_cores)
         self._made_at = made_at()
         self._ranks: Ranks | None = None
+        self._stream_ranks: StreamRanks | None = None
         self._spare_ring: Ring | None = None
         self._auto_workers: int | None = None
         self._pilot: Autopilot | None = None
@@ -228,7 +230,11 @@ class DataLoader(TorchDataLoader[_T_co]):
     def __getstate__(self) -> dict[str, Any]:
         """A copy is a loader of its own: it shares no workers, no memory and no counts with this one."""
         fresh = {"_ledger": Ledger(), "_traps": Traps(usable_cores)}
-        return {**self.__dict__, **fresh, **dict.fromkeys(("_ranks", "_spare_ring", "_open", "_cursor", "_pilot", "_parked", "_usage"))}
+        return {
+            **self.__dict__,
+            **fresh,
+            **dict.fromkeys(("_ranks", "_stream_ranks", "_spare_ring", "_open", "_cursor", "_pilot", "_parked", "_usage")),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -295,6 +301,12 @@ class DataLoader(TorchDataLoader[_T_co]):
         if self._ranks is None:
             self._ranks = watch_ranks(self, self.options.uneven_ranks, rank, world_size, lambda text: self._traps.say("ranks", text))
         return self._ranks
+
+    def _watch_stream_ranks(self, rank: int, world_size: int) -> StreamRanks | None:
+        if self._stream_ranks is None:
+            given = (self.options.uneven_ranks, rank, world_size, lambda text: self._traps.say("ranks", text))
+            self._stream_ranks = watch_stream_ranks(self, *given)
+        return self._stream_ranks
 
     @property
     def _is_auto(self) -> bool:

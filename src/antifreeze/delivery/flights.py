@@ -251,6 +251,11 @@ class Flights:
             return head if head.phase is not Phase.LOADING else None
         return next((batches[ticket] for ticket in self.in_flight if batches[ticket].phase is not Phase.LOADING), None)
 
+    def ready(self) -> int:
+        """How many batches come next without a wait."""
+        batches = self.pool.state.batches
+        return sum(1 for _ in itertools.takewhile(lambda ticket: batches[ticket].phase is Phase.READY, self.in_flight))
+
     def waiting_for(self) -> str:
         return f"batch {self.pool.contents[next(iter(self.in_flight))].number}"
 
@@ -259,6 +264,8 @@ class Flights:
         self.planned.clear()
         self.in_flight.clear()  # what the workers do of it is dropped when the next epoch begins, or they end now
         self.finished = True
+        if not self._shape.is_map:
+            self.stream_plan.end_all()
 
     def repeat_some(self, ranks: Ranks) -> bool:
         """At the end of a rank that has fewer batches than others: whether batches follow that make up for them."""

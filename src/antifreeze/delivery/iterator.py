@@ -39,6 +39,7 @@ from antifreeze.delivery.seed_source import SeedSource
 from antifreeze.delivery.stages import Stage, in_stage
 from antifreeze.delivery.steering import NotHere, Steering
 from antifreeze.delivery.story_file import write_story
+from antifreeze.delivery.stream_ranks import StreamRanks
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import LoaderClosed
 from antifreeze.naming import shown
@@ -85,6 +86,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._ledger: Ledger = loader._ledger
         self._traps: Traps = loader._traps
         self._ranks: Ranks | None = loader._watch_ranks(self._rank, self._world_size) if self._map else None
+        self._stream_ranks: StreamRanks | None = None if self._map else loader._watch_stream_ranks(self._rank, self._world_size)
         self._clock = LoopClock(self._ledger.timing, self._ledger.costs, alone=not self._num_workers)
         self._desk = BadSampleDesk(self._options, self._ledger.bad_samples, self._ledger.raised, self._dataset)
         self._loads_at_once = self._map and not self._num_workers and not self._options.forgives and self._ranks is None
@@ -215,6 +217,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._start(pool)
         flights.next_epoch = self._next_epoch if self._persistent_workers or self._ledger.timing.epochs > 1 else None
         if not self._map:
+            if self._stream_ranks is not None:
+                self._stream_ranks.begin()
             begin_streams(flights, resume, self._num_workers, self._batch_rows, self._options.lost_stream)
         if self._num_workers and not flights.inline:
             flights.go_on()
@@ -282,7 +286,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if spans.active is None and not is_profiling():
             if not self._map:
                 return super().__next__()
-            data = self._next_data()
+            data = self._next_of_own()
             self._num_yielded += 1
             return data
         self._watched = True
@@ -293,6 +297,11 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._watched = False
 
     def _next_data(self) -> Any:
+        if self._stream_ranks is None:
+            return self._next_of_own()
+        return self._stream_ranks.next(self._next_of_own, self._flights.ready, self._flights.end_early)
+
+    def _next_of_own(self) -> Any:
         if self._closed:
             raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
         if self._is_parked:

@@ -31,9 +31,9 @@ from antifreeze.options import UnevenChoice
 from antifreeze.torch_private import default_store
 
 PATIENCE_S = 1.0
-_ASK_EVERY_S = 0.02
+ASK_EVERY_S = 0.02
 _NEVER = sys.maxsize
-_alone: set[str] = set()
+alone: set[str] = set()
 """Lines whose loaders had nobody to be compared with."""
 _made: dict[str, itertools.count[int]] = defaultdict(itertools.count)
 _OURS = tuple(os.path.dirname(file) + os.sep for file in (antifreeze.errors.__file__, torch.__file__))
@@ -73,7 +73,7 @@ class Ranks:
         self._world_size = world_size
         self._say = say
         self._line = place.partition("#")[0]
-        self._patience_s = 0.0 if self._line in _alone else PATIENCE_S
+        self._patience_s = 0.0 if self._line in alone else PATIENCE_S
         self._epoch = 0
         self._own: int | None = None
         self._delivered = 0
@@ -143,10 +143,10 @@ class Ranks:
         deadline_s = time.monotonic() + (0.0 if self._delivered else self._patience_s)
         while self._store is not None and not self._ask(lambda store: store.check(keys)):
             if time.monotonic() >= deadline_s:
-                _alone.add(self._line)
+                alone.add(self._line)
                 self._patience_s = 0.0
                 return None
-            time.sleep(_ASK_EVERY_S)
+            time.sleep(ASK_EVERY_S)
         words = self._ask(lambda store: [store.get(key) for key in keys]) if self._store is not None else None
         return words if isinstance(words, list) else None
 
@@ -174,12 +174,16 @@ class Ranks:
             self._say(f"{text}: a collective in the loop would wait for ever; without gradients it is assumed that there is none")
 
 
+def store_of_ranks(choice: UnevenChoice, world_size: int) -> Any:
+    """What the ranks of this process's group tell each other things by; None where there is nobody to tell, or nobody wants to know."""
+    store = None if world_size <= 1 or choice is UnevenChoice.IGNORE else default_store()
+    return None if store is _inherited else store
+
+
 def watch_ranks(loader: Any, choice: UnevenChoice, rank: int, world_size: int, say: Callable[[str], None]) -> Ranks | None:
     """None where there is nobody to compare with, or nobody wants to know."""
-    if world_size <= 1 or choice is UnevenChoice.IGNORE:
+    store = store_of_ranks(choice, world_size)
+    if store is None:
         return None
     kind = f"{type(loader.dataset).__qualname__} in batches of {loader.batch_size}"
-    store = default_store()
-    if store is None or store is _inherited:
-        return None
     return Ranks(store, choice, loader._made_at, kind, rank, world_size, say)

@@ -85,3 +85,6 @@ class StreamPlan:
 
     def end(self, stream: int) -> None:
         self._active[stream] = False
+
+    def end_all(self) -> None:
+        self._active = [False] * len(self._active)
