@@ -3,6 +3,7 @@ are those of a loader that loads nothing ahead, and the first two are torch's.""
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import random
@@ -46,6 +47,18 @@ class Augmented(Dataset):  # type: ignore[type-arg]
     def __getitem__(self, index: int) -> torch.Tensor:
         drawn = [random.random(), float(np.random.rand()), float(torch.rand(()))]
         return torch.tensor([float(index), *drawn], dtype=torch.float64)
+
+
+class Awaited(Augmented):
+    """The same from coroutines that wait in between, and collated by code that draws a number too."""
+
+    async def __getitem__(self, index: int) -> torch.Tensor:  # type: ignore[override]
+        await asyncio.sleep(0.002 * (index % 3))
+        return super().__getitem__(index)
+
+
+def with_a_number(samples: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(samples) + random.random()
 
 
 class Gated(Dataset):  # type: ignore[type-arg]
@@ -166,6 +179,18 @@ def test_order_bytes_and_random_state_are_as_ever(sampler: str, between: Any, is
     assert torch.equal(torchs[0][:, 0], warm[0][:, 0])
     assert torchs[2] == warm[2] == cold[2]
     assert all(torch.equal(one, other) for one, other in zip(warm[1], cold[1], strict=True))
+
+
+@pytest.mark.parametrize("collate_fn", [None, with_a_number])
+def test_samples_that_are_awaited_have_the_numbers_of_their_own_epoch(collate_fn: Any) -> None:
+    came = []
+    for warm in (True, False):
+        torch.manual_seed(1)
+        given: dict[str, Any] = {"num_workers": 1, "persistent_workers": True, "concurrency": 16, "collate_fn": collate_fn}
+        with antifreeze.DataLoader(Awaited(), BATCH, shuffle=True, warm_epochs=warm, **given) as loader:
+            came.append(torch.cat(epochs(loader, nothing)[0]))
+            assert bool(loader.report().loaded_ahead) == warm
+    assert torch.equal(*came)
 
 
 def test_a_distributed_sampler_whose_epoch_nobody_sets_is_advanced_and_foreseen() -> None:

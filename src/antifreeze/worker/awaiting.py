@@ -234,6 +234,7 @@ class AsyncMapFetcher(MapFetcher):
         except BaseException as error:
             self._settle(sample, self._sample_error(error, sample.index, sample.row, sample.position))
             return
+        self._use_key_of(sample.of.task)
         seed = self._seeds.seed_of(sample.position)
         sample.steps = _Steps(coroutine, self._randomness, seed, watched, partial(self._note_step, sample))
         sample.job = self.loop.create_task(sample.steps.whole())
@@ -304,6 +305,7 @@ class AsyncMapFetcher(MapFetcher):
         words[_SINCE] = time.monotonic_ns()
         words[_IS_TEXT] = 0
         began_ns = max(together.began_ns, self._ended_ns)
+        self._use_key_of(task)
         self._seeds.look_again()
         words[Word.SAMPLES] += len(task.indices)
         try:
@@ -315,6 +317,11 @@ class AsyncMapFetcher(MapFetcher):
         finally:
             self._ended_ns = time.perf_counter_ns()
             words[_SINCE] = time.monotonic_ns() - (self._ended_ns - together.began_ns)  # for what is said of the whole task
+
+    def _use_key_of(self, task: Task) -> None:
+        """Tasks of two epochs may be at hand."""
+        if task.key is not None:
+            self._seeds.use_key(task.key)
 
     # --- deadlines ---
 

@@ -256,6 +256,7 @@ class Worker:
 
     def _begin_task(self, work: Work) -> Task:
         task = task_of(work)
+        self._seeds.use_key(work.key)
         self._writer.at_age(work.slot, work.slot_age)
         self._journal.begin(work.task, work.batch, time.monotonic_ns(), work.first_row, b"" if work.pickled else work.payload)
         return task
@@ -364,6 +365,7 @@ def task_of(work: Work) -> Task:
         bool(work.whole),
         offsets,
         bool(work.singly),
+        work.key,
     )
 
 

@@ -28,6 +28,7 @@ class Task(NamedTuple):
     whole: bool
     offsets: list[int] | None = None  # of the samples' positions from `position`, where some between them were left out
     singly: bool = False  # try each sample alone first
+    key: int | None = None  # what the random numbers of its epoch are made from; None: there is one epoch at a time
 
     def position_of(self, number: int) -> int:
         return self.position + (number if self.offsets is None else self.offsets[number])
