@@ -180,7 +180,7 @@ class Replacing:
             self._give_up_growth(number, f"it {how}")
             return
         if (not worker.ready or entry.stage is Stage.INITIALISING) and not leaves and not self._ended_from_outside(number, end):
-            self._start_failed()
+            self._start_failed(fresh=self._starter.interprets_anew and entry.stage is Stage.STARTING)
         self._replace(number, gone)
 
     def abandon(self, number: int, worker: AnyWorker) -> None:
@@ -239,10 +239,11 @@ class Replacing:
         self._stopped_by_others.discard(number)
         self._recycling.discard(number)
 
-    def _start_failed(self) -> None:
-        """Workers that end before they load anything: another one would end the same way."""
+    def _start_failed(self, fresh: bool) -> None:
+        """Workers that end before they load anything: another one would end the same way. A `fresh` interpreter that ends before it is
+        a worker has failed to import the script (it has no main guard, say), and each takes seconds to find out: two are enough."""
         self.failed_starts += 1
-        if self.failed_starts > STRIKES:
+        if self.failed_starts > (STRIKES - 1 if fresh else STRIKES):
             text = telling.start_failed(self.failed_starts, self._voice.story, self._starter.forks)
             self._crew.close()
             raise WorkerStartFailed(text)

@@ -32,6 +32,8 @@ class Starter:
     def __init__(self, shop: Workshop, hands: Hands, context: Any, specs: list[WorkerSpec], turns: Turns | None) -> None:
         self.specs = specs
         self.forks = turns is None and context.get_start_method() == "fork"
+        self.interprets_anew = turns is None and not self.forks
+        """Each worker is a fresh interpreter, which imports the script."""
         self.by_descriptor: dict[int, int] = {}
         """Whose sockets and pidfds are in the crew's poll."""
         self._context = context

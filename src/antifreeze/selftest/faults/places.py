@@ -17,6 +17,7 @@ import torch
 import torch.distributed
 
 from antifreeze.selftest.fault import BATCH, Expectation, Outcome, fault
+from antifreeze.selftest.faults.iterables import Stream
 from antifreeze.selftest.trial import Numbers, Trial, row
 
 
@@ -149,7 +150,7 @@ class Torn(Numbers):
         return super().__getitem__(index)
 
 
-def rank(trial: Trial, number: int, dataset: Numbers, batches: int) -> None:
+def rank(trial: Trial, number: int, dataset: Any, batches: int) -> None:
     """A rank that has one batch less leaves the other one waiting in a collective it never joins. The first batches are counted."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{trial.folder}/store", rank=number, world_size=2)
     loader = trial.loader(dataset, num_workers=1)
@@ -163,10 +164,10 @@ def rank(trial: Trial, number: int, dataset: Numbers, batches: int) -> None:
     torch.distributed.destroy_process_group()
 
 
-def two_ranks(trial: Trial, second: Numbers, batches: int) -> None:
+def two_ranks(trial: Trial, second: Any, batches: int, first: Any = None) -> None:
     trial.plan([*["rank 0"] * batches, *["rank 1"] * batches])
     context = multiprocessing.get_context("fork")
-    bodies = [lambda: rank(trial, 0, trial.numbers(16), batches), lambda: rank(trial, 1, second, batches)]
+    bodies = [lambda: rank(trial, 0, trial.numbers(16) if first is None else first, batches), lambda: rank(trial, 1, second, batches)]
     ranks = [context.Process(target=noting_errors(trial, body)) for body in bodies]
     for one in ranks:
         one.start()
@@ -204,6 +205,38 @@ def trimmed_ranks(trial: Trial) -> None:
 )
 def padded_ranks(trial: Trial) -> None:
     two_ranks(trial, trial.numbers(12), 4)
+
+
+@fault(
+    "streams-of-different-lengths",
+    "two ranks with iterable data sets of which one ends earlier: found before the collective hangs",
+    "FIELD 1.16, datasets#6623",
+    Expectation((Outcome.FINISHED, Outcome.ERROR), cause="rank", said="rank"),
+)
+def uneven_streams(trial: Trial) -> None:
+    two_ranks(trial, Stream(trial.folder, 12), 3, Stream(trial.folder, 16))
+
+
+@fault(
+    "streams-of-different-lengths-trimmed",
+    'the same with uneven_ranks="trim": both ranks end together',
+    "FIELD 1.16, datasets#6623",
+    Expectation(said="rank"),
+    options={"uneven_ranks": "trim"},
+)
+def trimmed_streams(trial: Trial) -> None:
+    two_ranks(trial, Stream(trial.folder, 12), 3, Stream(trial.folder, 16))
+
+
+@fault(
+    "streams-of-different-lengths-padded",
+    'the same with uneven_ranks="pad": the shorter one repeats a batch',
+    "FIELD 1.16, datasets#6623",
+    Expectation((Outcome.FINISHED, Outcome.ERROR), cause="rank", said="rank"),
+    options={"uneven_ranks": "pad"},
+)
+def padded_streams(trial: Trial) -> None:
+    two_ranks(trial, Stream(trial.folder, 12), 4, Stream(trial.folder, 16))
 
 
 def validating_rank(trial: Trial, number: int) -> None:
