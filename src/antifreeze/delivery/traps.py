@@ -57,6 +57,7 @@ class Traps:
         self._usable_cores = usable_cores
         self._said: set[str] = set()
         self._first_batches: dict[int, int] = {}
+        self._alike: int | None = None  # with what two streams began
         self._last_storage: int | None = None
         self._used_epoch: int | None = None
 
@@ -138,17 +139,23 @@ class Traps:
         self._used_epoch = epoch
 
     def first_of_stream(self, stream: int, content: Any) -> None:
-        """`content`: the bytes of the first batch a stream delivered."""
-        if stream in self._first_batches or len(self._first_batches) > _WIDTH:
+        """`content`: the bytes of a batch that a stream delivered. Where two streams begin alike, the next batch tells whether the samples
+        are all alike anyway, which is no reason to say anything."""
+        if self._alike is None and (stream in self._first_batches or len(self._first_batches) > _WIDTH):
             return
         check_sum = zlib.crc32(content)
-        if check_sum in self._first_batches.values():
+        if stream not in self._first_batches:
+            if check_sum in self._first_batches.values():
+                self._alike = check_sum
+            self._first_batches[stream] = check_sum
+            return
+        alike, self._alike = self._alike, None
+        if alike != check_sum:
             self.say(
                 "repeats",
                 "two workers began with the same samples: it seems that every worker repeats the whole iterable data set; "
                 "split it by torch.utils.data.get_worker_info() in __iter__",
             )
-        self._first_batches[stream] = check_sum
 
     def handed_out(self, sample: Any) -> None:
         """Two samples in one storage: it is the data set's own."""
