@@ -35,7 +35,9 @@ from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.pool import Pool
 from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader, is_datapipe, is_iterable_kind
 from antifreeze.tuning.cores import auto_workers, rank_cores, usable_cores
-from antifreeze.tuning.decide import INLINE, MOST_WORKERS, Kind, Limits, Setting
+from antifreeze.tuning.decide import INLINE, MOST_WORKERS, Kind, Limits, Setting, kind_for
+from antifreeze.tuning.probe import probe
+from antifreeze.worker.awaiting import awaits
 from antifreeze.worker.turns import Usage
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -138,6 +140,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         self.options = Options.checked(**chosen.fill(own_arguments, OWN_DEFAULTS))
         if self.options.workers is WorkerKind.THREAD:
             _check_threads(dataset, multiprocessing_context)
+        self._why_kind = ""
         self._usage: Usage | None = None
         self._prefetch_asked = prefetch_factor is not None
         self._rows_failed = False
@@ -186,6 +189,8 @@ class DataLoader(TorchDataLoader[_T_co]):
     def _get_iterator(self) -> Any:
         if not _platform_allows():
             return super()._get_iterator()
+        if self.num_workers and self.options.workers is WorkerKind.AUTO:
+            self._choose_kind()
         if self.num_workers and not self._is_auto:
             self.check_worker_number_rationality()
         iterator = LoaderIterator(self)
@@ -313,6 +318,25 @@ class DataLoader(TorchDataLoader[_T_co]):
         """As it was made; somebody who sets another num_workers later means that number."""
         return self._auto_workers is not None and self.num_workers == self._auto_workers
 
+    def _choose_kind(self) -> None:
+        """Once, of workers="auto": the user says that threads may share the data set, and what its samples do says whether they should."""
+        kind, self._why_kind = Kind.PROCESS, "of what was asked for, threads cannot do everything"
+        iterable = is_iterable_kind(self) or is_datapipe(self.dataset) or awaits(self.dataset)
+        if not (iterable or self._asks_for_more or self.worker_init_fn is not None or self.multiprocessing_context is not None):
+            probed = probe(self.dataset)
+            self._why_kind = "its first samples do not tell what it does"
+            if probed is not None:
+                kind, self._why_kind = kind_for(probed.wall_s / probed.samples, probed.cpu_s / probed.samples, probed.draws)
+        self.options = replace(self.options, workers=WorkerKind.THREAD if kind is Kind.THREAD else WorkerKind.PROCESS)
+
+    @property
+    def _asks_for_more(self) -> bool:
+        """Than loading: what only a worker that can be ended gives."""
+        options = self.options
+        limits_s = (options.sample_timeout_s, options.stall_report_s)
+        by_default = (OWN_DEFAULTS["sample_timeout_s"], OWN_DEFAULTS["stall_report_s"])
+        return options.forgives or options.hedge or limits_s != by_default or self.timeout > 0
+
     def _autopilot(self, ranked: bool) -> Autopilot | None:
         """Whoever decides how many workers there are, where that may change as it runs. Of an iterable data set the count says which
         samples make which batch, so it is chosen once; and a loader that cannot be supervised in the loop's own process, but is asked
@@ -326,14 +350,11 @@ class DataLoader(TorchDataLoader[_T_co]):
             return None
         if self._pilot is None:
             options = self.options
-            limits_s = (options.sample_timeout_s, options.stall_report_s)
-            by_default = (OWN_DEFAULTS["sample_timeout_s"], OWN_DEFAULTS["stall_report_s"])
-            asked = options.forgives or options.hedge or limits_s != by_default or self.timeout > 0
             kind = Kind.THREAD if options.workers is WorkerKind.THREAD else Kind.PROCESS
-            limits = Limits(inline=not (ranked or asked or self.worker_init_fn is not None), most=_places(), kinds=(kind,))
+            limits = Limits(inline=not (ranked or self._asks_for_more or self.worker_init_fn is not None), most=_places(), kinds=(kind,))
             free = max(1, shared_cores(None, rank_cores())[0] - 1)  # what others of this process that are at work leave, less the loop's
             first = INLINE if limits.inline else Setting(kind, min(limits.most, free))
-            self._pilot = Autopilot(self._ledger, options, rank_cores, limits, first)
+            self._pilot = Autopilot(self._ledger, options, rank_cores, limits, first, self._why_kind)
         return self._pilot
 
     def _park(self, pool: Pool, next_epoch: NextEpoch | None) -> None:

@@ -35,6 +35,7 @@ class WorkerKind(Enum):
 
     PROCESS = "process"
     THREAD = "thread"
+    AUTO = "auto"  # threads would do: whichever suits the samples
 
 
 class UnevenChoice(Enum):
@@ -95,7 +96,7 @@ class Options:
     ) -> Options:
         """From what the user gave; raises OptionError with the name of the argument."""
         kind = _one_of("workers", workers, WorkerKind)
-        if kind is WorkerKind.THREAD and recycle_worker_after is not None and not _is_count(recycle_worker_after):
+        if kind is not WorkerKind.PROCESS and recycle_worker_after is not None and not _is_count(recycle_worker_after):
             raise OptionError(
                 f"recycle_worker_after={recycle_worker_after!r}: threads have no memory of their own; give a number of samples, "
                 'or say workers="process"'

@@ -53,12 +53,14 @@ _NOTHING = _Mark(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Autopilot:
-    def __init__(self, ledger: Ledger, options: Options, cores: Callable[[], int], limits: Limits, first: Setting) -> None:
+    def __init__(
+        self, ledger: Ledger, options: Options, cores: Callable[[], int], limits: Limits, first: Setting, why_kind: str = ""
+    ) -> None:
         self._ledger = ledger
         self.tuner = Tuner(limits, first)
         self.setting = first
         self.kind = limits.kinds[0]  # of its workers
-        self._remember(first, "nothing is measured yet")
+        self._remember(first, f"nothing is measured yet{why_kind and f'; workers would be {self.kind.plural}: {why_kind}'}")
         self.due_ns = 0
         self.active_s = 0.0
         self._options = options

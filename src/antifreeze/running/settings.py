@@ -97,7 +97,9 @@ OPTIONS = (
     Setting("device", "--device", "NAME", "batches arrive on this device, such as cuda", _text),
     Setting("uneven_ranks", "--uneven-ranks", "error|trim|pad|ignore", "where ranks have different numbers of batches", _text),
     Setting("lost_stream", "--lost-stream", "replay|continue", "how a stream without a state goes on after its worker died", _text),
-    Setting("workers", "--worker-kind", "process|thread", "what workers are; threads share the script's process (docs/threads.md)", _text),
+    Setting(
+        "workers", "--worker-kind", "process|thread|auto", "what workers are; threads share the script's process (docs/threads.md)", _text
+    ),
     Setting("concurrency", "--concurrency", "N", "samples of an async data set that wait at a time in each worker", int),
     Setting("story_file", "--story-file", "FILE", "what had happened is appended to it when an error leaves a loader", _text),
     Setting("bad_samples_file", "--bad-samples-file", "FILE", "every bad sample as a line of JSON", _text),

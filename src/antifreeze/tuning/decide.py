@@ -33,6 +33,8 @@ CHANGED = 1.5
 MOST_WORKERS = 32
 WAITS_OUTSIDE = 0.5
 """Below this share of computing, samples wait for something that more workers wait for at the same time."""
+WORTH_A_THREAD_S = 0.001
+"""A sample that takes less than this waits for nothing outside worth speaking of."""
 NO_CORE = 0.1
 HAND_OVER_S = 150e-6
 """About what handing a batch from a worker to the loop costs both of them: a batch that loads faster is loaded by the loop."""
@@ -50,6 +52,10 @@ class Kind(Enum):
     PROCESS = "process"
     THREAD = "thread"
 
+    @property
+    def plural(self) -> str:
+        return "processes" if self is Kind.PROCESS else f"{self.value}s"
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -64,6 +70,19 @@ class Setting:
 
 
 INLINE = Setting(Kind.INLINE)
+
+
+def kind_for(sample_s: float, cpu_s: float, draws: bool) -> tuple[Kind, str]:
+    """Of workers for a data set that threads may share, and why: a sample takes `sample_s`, `cpu_s` of it computing, and `draws` numbers
+    from the process's generators, which threads would have to do one after the other."""
+    if draws:
+        return Kind.PROCESS, "samples draw random numbers, which threads can only do one at a time"
+    share = min(1.0, cpu_s / sample_s) if sample_s > 0 else 1.0
+    if sample_s < WORTH_A_THREAD_S:
+        return Kind.PROCESS, f"a sample takes {sample_s * 1e6:.0f} µs"
+    if share >= WAITS_OUTSIDE:
+        return Kind.PROCESS, f"a sample computes {share:.0%} of its time, and threads might keep the GIL from each other and the loop"
+    return Kind.THREAD, f"a sample waits {1 - share:.0%} of its time, which threads do as well for less"
 
 
 @dataclass(frozen=True)
