@@ -40,7 +40,7 @@ def events_of(path: Path) -> list[dict[str, Any]]:
     """Reads a trace as a viewer does, and checks what one relies on."""
     document = json.loads(path.read_text())
     assert isinstance(document["traceEvents"], list)
-    tracks: dict[Any, list[tuple[float, float]]] = defaultdict(list)
+    tracks: dict[Any, list[tuple[int, int]]] = defaultdict(list)
     for event in document["traceEvents"]:
         assert isinstance(event["name"], str)
         assert event["ph"] in "XMiBEsfCbe"
@@ -50,11 +50,14 @@ def events_of(path: Path) -> list[dict[str, Any]]:
         if event["ph"] == "X":
             assert event["dur"] >= 0
             if event.get("cat") == "antifreeze":
-                tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+                begin = int(
+                    event["ts"] * 1000
+                )  # nanoseconds of a float: torch counts microseconds from long ago, so the last digit is lost
+                tracks[event["pid"], event["tid"]].append((begin, begin + int(event["dur"] * 1000)))
     for track in tracks.values():
         track.sort(key=lambda span: (span[0], -span[1]))
         for (_, end), (begin, inner_end) in pairwise(track):  # one after the other, or one inside the other: a viewer draws no other
-            assert begin >= end - 0.01 or inner_end <= end + 0.01
+            assert begin >= end or inner_end <= end
     return list(document["traceEvents"])
 
 
@@ -81,6 +84,16 @@ def test_the_loop_and_its_workers(tmp_path: Path) -> None:
     loop = named(events, "next batch")
     began, ended = loop[0]["ts"] - ALIGNED_US, loop[-1]["ts"] + loop[-1]["dur"]
     assert all(began <= event["ts"] <= ended for event in named(events, "fetch")), "all processes are on one clock"
+
+
+def test_workers_that_are_threads_are_threads_of_the_loops_process(tmp_path: Path) -> None:
+    with antifreeze.trace(tmp_path / "out.json"):
+        run(num_workers=2, workers="thread")
+    events = events_of(tmp_path / "out.json")
+    assert {event["pid"] for event in events} == {os.getpid()}
+    names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"}
+    assert sorted(names.values()) == ["antifreeze worker 0", "antifreeze worker 1", "antifreeze: the loop"]
+    assert {names[event["tid"]] for event in named(events, "antifreeze: fetch")} <= {"antifreeze worker 0", "antifreeze worker 1"}
 
 
 def test_without_workers(tmp_path: Path) -> None:
@@ -154,6 +167,14 @@ def test_an_exception_in_the_loop_still_leaves_a_trace(tmp_path: Path) -> None:
         run(num_workers=0)
         raise ZeroDivisionError
     assert len(named(events_of(tmp_path / "out.json"), "load")) == 8
+
+
+def test_stages_that_follow_each_other_stand_apart() -> None:
+    recorder = Recorder()
+    recorder.task(7, 0, 3, 1000, {"fetch": 500, "collate": 0, "write": 1}, rows=4, cpu_ns=5)
+    task, fetch, write = recorder.spans
+    assert (task.began_ns, task.took_ns, fetch.began_ns, write.began_ns, write.took_ns) == (1000, 501, 1000, 1500, 1)
+    assert fetch.took_ns is not None and fetch.began_ns + fetch.took_ns < write.began_ns
 
 
 def test_memory_is_bounded_and_what_is_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

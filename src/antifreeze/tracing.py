@@ -74,7 +74,8 @@ class trace:
             raise OptionError(f"the trace cannot be written to {self.path!r}: {error.strerror}") from None
 
     def merge(self, profile: Any) -> None:
-        """Takes what torch recorded into this file: a torch.profiler.profile that has ended, or the path of a trace it exported."""
+        """Takes what torch recorded into this file: a torch.profiler.profile that has ended, or the path of a trace it exported. (torch
+        gives a profile away once: who wants a file of its own exports it first, and merges that.)"""
         if self._recorder is None:
             raise TraceError(f"the trace to {self.path} has ended; merge before it does")
         document = _exported(profile)
@@ -97,7 +98,8 @@ class trace:
         base_ns = self._base_ns
         if base_ns is None:
             base_ns = self._unix_ns + min((span.began_ns for span in recorder.spans), default=0)
-        ours = [*_names(recorder.spans), *(_event(span, self._unix_ns - base_ns) for span in recorder.spans)]
+        threads = {number for number, is_thread in recorder.threads.items() if is_thread}
+        ours = [*_names(recorder.spans, threads), *(_event(span, self._unix_ns - base_ns, threads) for span in recorder.spans)]
         return {
             "displayTimeUnit": "ms",
             "baseTimeNanoseconds": base_ns,
@@ -120,12 +122,13 @@ def _exported(profile: Any) -> Any:
             return json.load(file)
 
 
-def _event(span: Span, to_base_ns: int) -> dict[str, Any]:
+def _event(span: Span, to_base_ns: int, threads: set[int]) -> dict[str, Any]:
+    pid, tid = _place(span.pid, span.track, threads)
     event = {
         "name": span.name,
         "cat": "antifreeze",
-        "pid": span.pid,
-        "tid": _thread(span.pid, span.track),
+        "pid": pid,
+        "tid": tid,
         "ts": (span.began_ns + to_base_ns) / 1e3,
         "args": span.args,
     }
@@ -134,18 +137,21 @@ def _event(span: Span, to_base_ns: int) -> dict[str, Any]:
     return event | {"ph": "X", "dur": span.took_ns / 1e3}
 
 
-def _thread(pid: int, track: int) -> int:
-    """The loop's own track stands beside the threads that torch shows under their numbers; a worker has one thread, its own."""
-    return 0 if track == THE_LOOP else pid
+def _place(pid: int, track: int, threads: set[int]) -> tuple[int, int]:
+    """(process, thread): the loop's own track stands beside the threads that torch shows under their numbers; a worker has one thread,
+    its own, or is one of ours."""
+    if track == THE_LOOP:
+        return pid, 0
+    return (os.getpid(), pid) if pid in threads else (pid, pid)
 
 
-def _names(recorded: Iterable[Span]) -> list[dict[str, Any]]:
+def _names(recorded: Iterable[Span], threads: set[int]) -> list[dict[str, Any]]:
     """The names of processes and threads, as the viewers want them."""
     named = []
-    for pid, track in dict.fromkeys((span.pid, span.track) for span in recorded):
-        thread = _thread(pid, track)
+    for number, track in dict.fromkeys((span.pid, span.track) for span in recorded):
+        pid, tid = _place(number, track, threads)
         what = "antifreeze: the loop" if track == THE_LOOP else f"antifreeze worker {track}"
-        named.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": thread, "args": {"name": what}})
-        if track != THE_LOOP:
-            named.append({"ph": "M", "name": "process_name", "pid": pid, "tid": thread, "args": {"name": f"{what} (pid {pid})"}})
+        named.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": what}})
+        if track != THE_LOOP and number not in threads:
+            named.append({"ph": "M", "name": "process_name", "pid": pid, "tid": tid, "args": {"name": f"{what} (pid {pid})"}})
     return named
