@@ -16,7 +16,7 @@ from browser import browser, find_browser  # noqa: E402
 
 PAGE, PICTURE = ROOT / "docs" / "profile.md", ROOT / "docs" / "img" / "profile.png"
 BEGIN, END = "<!-- example: python tests/profiling/make_docs.py -->", "<!-- end of example -->"
-WORDS = ["profile", "pictures:train_loader", "--step-ms", "80"]
+WORDS = ["profile", "pictures:train_loader", "--step-ms", "80", "--seconds", "60"]
 
 
 def main() -> None:

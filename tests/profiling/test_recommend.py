@@ -11,7 +11,7 @@ import pytest
 
 from antifreeze.profiling.compare import Change, changes, left_out
 from antifreeze.profiling.gil import believed, gil_text, two_threads
-from antifreeze.profiling.measure import confirm_depth
+from antifreeze.profiling.measure import confirm_depth, worth_again
 from antifreeze.profiling.model import Kind, Place, Profile, Samples, Trial
 from antifreeze.profiling.recommend import all_depths, all_sizes, limit_of, needed_workers, next_count, next_with_step, recommend
 from antifreeze.profiling.text import bins, text_lines
@@ -37,6 +37,20 @@ def profile(rates: dict[int, float], **more: Any) -> Profile:
     return Profile(**{"target": "m:d", "dataset": "D", "length": 1000, "batch_size": 32, "arguments": (("shuffle", "True"),),
                       "present_workers": 0, "place": place, "samples": samples(), "trials": trials,
                       "present": trial(0, 50, kind=Kind.TORCH), **more})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ({0: 100, 1: 100, 2: 200, 4: 400}, [4]),
+        ({0: 100, 1: 100, 2: 200, 4: 380, 8: 400}, [8, 4]),  # the best first
+        ({0: 10, 1: 100, 2: 200, 4: 400}, [4, 0]),  # ten times as slow as one sample after the other
+        ({0: 100, 1: 100, 2: 50, 4: 400}, [4, 2]),  # slower than with fewer and with more
+        ({0: 100, 1: 20, 2: 20, 4: 20}, [0, 1]),  # workers only cost: one of them is asked again
+    ],
+)
+def test_what_is_worth_a_second_try(rates: dict[int, float], expected: list[int]) -> None:
+    assert [each.workers for each in worth_again(profile(rates).trials, 0.01)] == expected
 
 
 # --- which workers ---

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -36,6 +36,7 @@ CURVE = 0.7
 """Of the budget: later than this no further count of workers is tried."""
 CONTENDER = 0.85
 """Of the best rate: what comes near it is measured again."""
+DOUBTFUL = 0.5
 FEWEST = 3
 """Counts that are always tried: none, one and two."""
 DEPTHS = (1, 4, 8)
@@ -60,7 +61,7 @@ def measure(workload: Workload, plan: Plan, tell: Tell) -> Profile:
     samples = measure_samples(workload, plan.each_s)
     notes = _other_work()
     size = _bearable_size(workload, samples.mean_s, plan.each_s, notes)
-    run = _Runner(workload, plan, tell, size, clock, is_slow=samples.mean_s > plan.each_s / 4)
+    run = _Runner(workload, plan, tell, size, clock, is_slow=samples.mean_s > plan.each_s / 2)
     step_s = run.time_step(plan.step) if plan.step is not None else plan.step_s  # now: one that raises should say so at once
     if run.is_slow:
         notes.append("samples are slow, so each trial ran once, and depth and batch size were not tried")
@@ -75,7 +76,7 @@ def measure(workload: Workload, plan: Plan, tell: Tell) -> Profile:
             break
     present = _present(workload, run, notes)
     if not run.is_slow:
-        trials = _again(run, trials)
+        trials = _again(run, trials, samples.mean_s)
     trials += _threads(run, samples.cpu_share, max(trial.rate for trial in trials), memory, notes)
     profile = Profile(
         target=workload.name,
@@ -124,15 +125,29 @@ class _Clock:
         return [f"--seconds {self._seconds:g} did not suffice for {listed(self._lacking)}: give it more to have them too"]
 
 
-def _again(run: _Runner, trials: list[Trial]) -> list[Trial]:
-    """Those that may turn out to be the best, once more: the best first, and of two measurements the faster one counts."""
-    best = max(trial.rate for trial in trials)
+def _again(run: _Runner, trials: list[Trial], sample_s: float) -> list[Trial]:
+    """What is worth a second try, once more: of two measurements the faster one counts."""
     found = list(trials)
-    for trial in sorted((each for each in trials if each.rate >= CONTENDER * best), key=lambda each: -each.rate):
+    for trial in worth_again(trials, sample_s):
         if run.clock.is_over("a second try of the best"):
             break
         found[trials.index(trial)] = faster(trial, run(trial.kind, trial.workers))
     return found
+
+
+def worth_again(trials: Sequence[Trial], sample_s: float) -> list[Trial]:
+    """Pure: those that may turn out to be the best, the best first; and those that cannot be right, because something else ran meanwhile:
+    far slower than the samples were one by one, or than with fewer workers and with more."""
+    best = max(trial.rate for trial in trials)
+    near = sorted((trial for trial in trials if trial.rate >= CONTENDER * best), key=lambda trial: -trial.rate)
+    beside = [max(one.rate for one in trials[max(0, place - 1) : place + 2]) for place in range(len(trials))]
+    alone = 1 / sample_s if sample_s else 0.0
+    odd = [
+        trial
+        for trial, neighbour in zip(trials, beside, strict=True)
+        if trial.rate < DOUBTFUL * (alone if trial.kind is Kind.INLINE else min(neighbour, alone * trial.workers))
+    ]
+    return near + [trial for trial in odd if trial not in near]
 
 
 def _threads(run: _Runner, cpu_share: float, to_beat: float, memory: int, notes: list[str]) -> list[Trial]:
@@ -258,7 +273,7 @@ def _bearable_size(workload: Workload, sample_s: float, each_s: float, notes: li
         return size
     if workload.length is not None:
         size = max(1, min(size, workload.length))
-    bearable = max(1, int(each_s / 4 / sample_s)) if sample_s else size
+    bearable = max(1, int(each_s / 2 / sample_s)) if sample_s else size
     if bearable < size:
         notes.append(f"samples are slow ({sample_s:.2g} s each), so trials used batches of {bearable} instead of {size}")
         return bearable
