@@ -214,4 +214,4 @@ def visit_all(patients: Sequence[Patient]) -> dict[str, Visited | BaseException]
 
 
 def without_pids(text: str) -> str:
-    return re.sub(r"(pids?|process) \d+", r"\1 …", text)
+    return re.sub(r"(pids?|process|thread) \d+", r"\1 …", text)
