@@ -253,3 +253,15 @@ def test_without_workers_an_exit_of_the_data_set_is_the_programs_and_a_loop_that
         next(iterator)
     got += [index for batch in iterator for index in batch.tolist()]
     assert got == [index for index in range(12) if index not in lost]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_record_has_what_the_list_has(num_workers: int) -> None:
+    loader = DataLoader(SomeAreBad(12, {5}), batch_size=4, num_workers=num_workers, on_bad_sample="skip")
+    list(loader)
+    (record,) = loader.report().bad_samples
+    listed = record.as_dict()
+    for name in ("index", "path", "seed", "epoch", "batch", "stage", "exception", "message", "traceback"):
+        assert getattr(record, name) == listed[name]
+    assert (record.index, record.exception, record.message) == ("5", "ValueError", "sample 5 is bad")
+    assert "__getitem__" in record.traceback

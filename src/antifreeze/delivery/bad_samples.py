@@ -32,6 +32,28 @@ class BadSampleRecord:
     seed: int
     path: str | None = None
 
+    @property
+    def index(self) -> str | None:
+        """As it is shown: the repr of what the sampler gave; None where a whole batch failed."""
+        return self.failure.index
+
+    @property
+    def stage(self) -> str:
+        return self.failure.stage
+
+    @property
+    def exception(self) -> str:
+        """The name of its type."""
+        return self.failure.type_name
+
+    @property
+    def message(self) -> str:
+        return self.failure.message
+
+    @property
+    def traceback(self) -> str:
+        return self.failure.traceback_text
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data: enough to run exactly this sample again."""
         failure = self.failure
