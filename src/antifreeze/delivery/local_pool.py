@@ -37,8 +37,11 @@ from antifreeze.worker.turns import exclusively, in_worker_thread
 
 NO_SLOT = -1
 LOOK_AGAIN_EVERY = 16
-SLOT_PAYS_BYTES = 1 << 20
-"""Below this, fresh memory costs less than what a slot brings."""
+SLOT_PAYS_BYTES = 32 << 20
+"""Below this the C library keeps what was freed, so that fresh memory is warm and costs less than what a slot brings."""
+
+LOCKED_SLOT_PAYS_BYTES = 1 << 20
+"""The same where a device copies from slots, because their pages are locked."""
 
 MEASURED_EVERY = 8
 """Clocks cost most of a microsecond: of so many batches one is measured in all its parts, and stands for those that follow."""
@@ -64,12 +67,12 @@ class _LocalMaker(SampleMaker):
         return task._replace(slot=self._slot)
 
     def columns_for(self, task: WorkerTask, layout: RowLayout, rows: int) -> list[torch.Tensor]:
-        if layout.row_bytes * task.batch_rows >= SLOT_PAYS_BYTES:
+        if self._slot_pays(layout, task.batch_rows):
             return super().columns_for(task, layout, rows)
         return [torch.empty((rows, *leaf.shape), dtype=leaf.dtype) for leaf in layout.leaves]
 
     def written(self, task: WorkerTask, layout: RowLayout, columns: list[torch.Tensor], took_ns: int) -> Rows | Packed | Bounce:
-        if layout.row_bytes * task.batch_rows >= SLOT_PAYS_BYTES:
+        if self._slot_pays(layout, task.batch_rows):
             return super().written(task, layout, columns, took_ns)
         return self.pack(task, layout.assemble(columns), len(task.indices), took_ns, 0)
 
@@ -79,12 +82,15 @@ class _LocalMaker(SampleMaker):
 
     def likely_layout(self, sample: Any, rows: int) -> RowLayout | None:
         layout = super().likely_layout(sample, rows)
-        return layout if layout is not None and layout.row_bytes * rows >= SLOT_PAYS_BYTES else None
+        return layout if layout is not None and self._slot_pays(layout, rows) else None
 
     def layout_of(self, sample: Any, rows: int) -> RowLayout | None:
         layout = super().layout_of(sample, rows)
-        self.rows_pay = layout is not None and layout.row_bytes * rows >= SLOT_PAYS_BYTES
+        self.rows_pay = layout is not None and self._slot_pays(layout, rows)
         return layout if self.rows_pay else None
+
+    def _slot_pays(self, layout: RowLayout, rows: int) -> bool:
+        return layout.row_bytes * rows >= (SLOT_PAYS_BYTES if self._ring.keeper is None else LOCKED_SLOT_PAYS_BYTES)
 
     def pack(self, task: WorkerTask, collated: Any, rows: int, fetch_ns: int, collate_ns: int) -> Packed:
         self._collated[task.batch] = collated

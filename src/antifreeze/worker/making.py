@@ -15,8 +15,8 @@ import torch
 
 from antifreeze.errors import BadSample, BatchNotPicklable
 from antifreeze.naming import shown
-from antifreeze.slots import parcel
-from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, RowLayout, learn, starts_as, transpose, write_column, write_sample
+from antifreeze.slots import parcel, texts
+from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, LeafKind, RowLayout, learn, starts_as, transpose, write_column, write_sample
 from antifreeze.torch_private import default_collate, default_convert
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.journal import JournalRow, Stage
@@ -215,6 +215,9 @@ def _fits(layout: RowLayout, sample: Any) -> bool:
         part = column[0]
         if type(part) is torch.Tensor:
             if part.dtype != leaf.dtype or part.shape != leaf.shape:
+                return False
+        elif leaf.kind is LeafKind.TEXT:
+            if not texts.fits(leaf.python_type, part):
                 return False
         elif not isinstance(part, leaf.python_type) or getattr(part, "shape", ()) != leaf.shape:
             return False
