@@ -148,7 +148,7 @@ class SlowReadsAsync(SlowReads):
 
 
 class NamedImages(Dataset[tuple[torch.Tensor, int, str]]):
-    """Image, label and path: the string keeps the batch off the row path."""
+    """Image, label and path."""
 
     SOURCES = 256
 
@@ -161,6 +161,13 @@ class NamedImages(Dataset[tuple[torch.Tensor, int, str]]):
 
     def __len__(self) -> int:
         return self.samples
+
+
+class SmallImages(NamedImages):
+    """The same without its path: rows of a size at which torch without workers is at its best."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.source[index % self.SOURCES], index % 1000
 
 
 class FourLeaves(Dataset[dict[str, Any]]):
@@ -280,6 +287,7 @@ WORKLOADS: dict[str, Workload] = {
         Workload("tokens", "16–1024 int64 ids, padded by a collate_fn", Tokens, 65_536, 1024, 64, pad_tokens),
         Workload("jpeg", "JPEG decode, crop, flip, batch 64", Jpegs, 2048, 192, 64, same_bytes=False, missing=missing_jpeg),
         Workload("slow-reads", "3 KB in 10 ms, batch 8", SlowReads, 384, 96, 8),
+        Workload("small-images", "3×64×64 float32, label, batch 64", SmallImages, 16_384, 1024, 64),
         Workload("strings", "3×64×64 float32, label, path, batch 64", NamedImages, 16_384, 1024, 64),
         Workload("four-leaves", "dict of 4 leaves, 3 KB, batch 64", FourLeaves, 32_768, 2048, 64),
     )
