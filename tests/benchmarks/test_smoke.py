@@ -30,6 +30,7 @@ def test_loader_benchmark_measures_and_prints(tmp_path: Path) -> None:
     assert max(len(line) for line in done.stdout.splitlines()) <= 120
 
 
+@pytest.mark.slow
 def test_auto_is_measured_against_fixed_settings() -> None:
     command = [sys.executable, "benchmarks/auto.py", "--quick", "--workloads", "rows-batch", "--fixed", "0,1"]
     more = ["--warm", "0.3", "--seconds", "0.05", "--rounds", "1", "--markdown", "--why"]

@@ -101,7 +101,7 @@ def test_the_collection_is_complete() -> None:
 @pytest.mark.parametrize(
     ("name", "outcome", "problem"),
     [
-        ("sleep-forever", Outcome.FROZEN, "frozen instead of error"),
+        pytest.param("sleep-forever", Outcome.FROZEN, "frozen instead of error", marks=pytest.mark.slow),
         ("parent-killed-workers-sleep", Outcome.DIED, "left behind: 2 orphans"),
         ("sigkill", Outcome.ERROR, "the error does not name sample 13"),
     ],

@@ -11,7 +11,7 @@ import pytest
 PROGRAM = Path(__file__).with_name("elsewhere.py")
 
 
-@pytest.mark.parametrize("system", ["macos", "windows"])
+@pytest.mark.parametrize("system", ["macos", pytest.param("windows", marks=pytest.mark.slow)])
 def test_it_works_through_torch_and_says_so_once(system: str) -> None:
     done = subprocess.run([sys.executable, str(PROGRAM), system], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -136,6 +136,7 @@ def test_a_loader_keeps_its_arguments(folder: Path, capsys: pytest.CaptureFixtur
     assert all(trial["rate"] > 0 for trial in found["trials"])
 
 
+@pytest.mark.slow
 def test_threads_have_their_own_curve(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seconds", "60", "--max-workers", "4", "--batch-size", "1"]
     assert main(["profile", "data_for_profile:waits", *words, "--json", "--html", "page.html"]) == 0
@@ -150,6 +151,7 @@ def test_threads_have_their_own_curve(folder: Path, capsys: pytest.CaptureFixtur
     assert (advice["kind"] == "thread") == ('workers="thread"' in advice["line"]) == any("thread-safe" in hint for hint in advice["hints"])
 
 
+@pytest.mark.slow
 def test_a_data_set_that_threads_crash_is_measured_without_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "data_for_profile:one_at_a_time", "--seconds", "60", "--max-workers", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -158,6 +160,7 @@ def test_a_data_set_that_threads_crash_is_measured_without_them(folder: Path, ca
     assert note.endswith("data_for_profile:one_at_a_time cannot be loaded with 2 threads: it died (exit code 7)")
 
 
+@pytest.mark.slow
 def test_profiles_of_different_counts_are_compared_where_both_have_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "data_for_profile:small", "--seconds", "60", "--max-workers", "2", "--save", "old.json"]) == 0
     capsys.readouterr()
