@@ -189,6 +189,14 @@ def test_every_name_of_torchs_loader_and_classes_derived_from_it_are_ours(tmp_pa
     assert done.stderr.count("verdict") == 3
 
 
+def test_loaders_that_frameworks_make_anew_and_derive(tmp_path: Path) -> None:
+    script = str(Path(__file__).with_name("as_frameworks_do.py"))
+    plain, ours = by_python([script], tmp_path), by_antifreeze([script], tmp_path)
+    assert (ours.stdout, ours.returncode) == (plain.stdout, 0), ours.stderr
+    assert len(ours.stdout.splitlines()) == 4
+    assert ours.stderr.count("verdict") == 4, "every one of them was ours"
+
+
 SPAWNED = (
     SQUARES
     + """
