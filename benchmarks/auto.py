@@ -23,17 +23,20 @@ from table import quantity, ratio, render
 from workloads import WORKLOADS
 
 LIMIT_S = 300.0
-AUTO = "auto"
+AUTO, ANY_KIND = "auto", "auto, either kind"
+THREADS = " threads"
 
 
 class Run:
     """One loader, epoch after epoch, for as long as it is asked to go on."""
 
-    def __init__(self, workload: str, workers: int | str, samples: int) -> None:
+    def __init__(self, workload: str, setting: str, samples: int) -> None:
         from antifreeze import DataLoader
 
         given = WORKLOADS[workload].loader_arguments(samples)
-        self.loader = DataLoader(num_workers=workers, persistent_workers=workers not in (0, AUTO), **given)
+        workers: Any = AUTO if setting in (AUTO, ANY_KIND) else int(setting.removesuffix(THREADS))
+        kind = "thread" if setting.endswith(THREADS) else "auto" if setting == ANY_KIND else "process"
+        self.loader = DataLoader(num_workers=workers, persistent_workers=workers not in (0, AUTO), workers=kind, **given)
         self.batch_size = WORKLOADS[workload].batch_size
         self._batches = self._endless()
 
@@ -50,33 +53,36 @@ class Run:
         return batches * self.batch_size / elapsed
 
 
-def measure(workload: str, fixed: Sequence[int], warm_s: float, seconds: float, rounds: int, quick: bool) -> dict[str, Any]:
+def measure(workload: str, fixed: Sequence[str], warm_s: float, seconds: float, rounds: int, quick: bool) -> dict[str, Any]:
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     samples = WORKLOADS[workload].quick_samples if quick else WORKLOADS[workload].samples
-    settings: list[int | str] = [*fixed, AUTO]
-    runs = {str(setting): Run(workload, setting, samples) for setting in settings}
+    autos = [AUTO, ANY_KIND] if any(setting.endswith(THREADS) for setting in fixed) else [AUTO]
+    runs = {setting: Run(workload, setting, samples) for setting in [*fixed, *autos]}
     for name, run in runs.items():
-        run.rate(warm_s if name == AUTO else min(warm_s, 1.0))
+        run.rate(warm_s if name in autos else min(warm_s, 1.0))
     rates: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds):
         names = list(runs)
         first = number % len(names)  # nobody is always the one who comes after the slow one
         for name in names[first:] + names[:first]:
             rates[name].append(runs[name].rate(seconds))
-    decided = list(runs[AUTO].loader.report().decided)
+    decided = {name: list(runs[name].loader.report().decided) for name in autos}
     for run in runs.values():
         run.loader.close()
     return {"rates": rates, "decided": decided}
 
 
-def row(workload: str, found: dict[str, Any], fixed: Sequence[int]) -> list[str]:
+def row(workload: str, found: dict[str, Any], fixed: Sequence[str]) -> list[str]:
+    """With threads allowed, "auto" is measured against them too; without, against processes and inline alone."""
     rates = found["rates"]
     medians = {name: statistics.median(list_of) for name, list_of in rates.items()}
-    best = max((str(workers) for workers in fixed), key=medians.__getitem__)
-    against = statistics.median(auto / other for auto, other in zip(rates[AUTO], rates[best], strict=True))
-    chosen = found["decided"][-1].split(" since ")[0]
-    cells = [quantity(medians[str(workers)]) for workers in fixed]
-    return [workload, *cells, quantity(medians[AUTO]), ratio(against), "inline" if best == "0" else best, chosen]
+    cells = [workload, *(quantity(medians[setting]) for setting in fixed)]
+    for auto, decided in found["decided"].items():
+        rivals = [setting for setting in fixed if auto == ANY_KIND or not setting.endswith(THREADS)]
+        best = max(rivals, key=medians.__getitem__)
+        against = statistics.median(one / other for one, other in zip(rates[auto], rates[best], strict=True))
+        cells += [quantity(medians[auto]), ratio(against), "inline" if best == "0" else best, decided[-1].split(" since ")[0]]
+    return cells
 
 
 def in_own_process(workload: str, chosen: argparse.Namespace) -> dict[str, Any] | str:
@@ -95,6 +101,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="comma-separated; all of: %(default)s")
     parser.add_argument("--fixed", default="0,1,2,4", help="numbers of workers to compare with (default %(default)s)")
+    parser.add_argument("--threads", default="", help='numbers of threads to compare with, too; then also workers="auto" (default: none)')
     parser.add_argument("--warm", type=float, default=8.0, help='seconds for "auto" to find its setting (default %(default)s)')
     parser.add_argument("--seconds", type=float, default=0.5, help="of one loader in one round (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=7)
@@ -103,7 +110,8 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--why", action="store_true", help='also print every decision of "auto"')
     parser.add_argument("--child", help=argparse.SUPPRESS)
     chosen = parser.parse_args(given)
-    chosen.fixed = [int(workers) for workers in chosen.fixed.split(",")]
+    threads = [f"{int(count)}{THREADS}" for count in filter(None, chosen.threads.split(","))]
+    chosen.fixed = [*(str(int(workers)) for workers in chosen.fixed.split(",")), *threads]
     unknown = [name for name in chosen.workloads.split(",") if name not in WORKLOADS]
     if unknown:
         parser.error(f"no workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
@@ -125,15 +133,13 @@ def main(given: Sequence[str] | None = None) -> int:
             notes.append(f"{workload}: {'skipped' if missing else 'failed'}: {found}")
             continue
         rows.append(row(workload, found, chosen.fixed))
-        notes += [f"{workload}: {line}" for line in found["decided"]] if chosen.why else []
+        notes += [f"{workload}: {line}" for lines in found["decided"].values() for line in lines] if chosen.why else []
         print(f"{workload}: auto {rows[-1][-3]} of the best", file=sys.stderr, flush=True)
+    autos = [AUTO, ANY_KIND] if chosen.threads else [AUTO]
     head = [
         "workload",
-        *("inline" if not workers else f"{workers} workers" for workers in chosen.fixed),
-        AUTO,
-        "of the best",
-        "best",
-        "chosen",
+        *("inline" if setting == "0" else setting if setting.endswith(THREADS) else f"{setting} workers" for setting in chosen.fixed),
+        *(title for auto in autos for title in (auto, "of the best", "best", "chosen")),
     ]
     conditions = f"{chosen.rounds} rounds of {chosen.seconds:g} s each, after {chosen.warm:g} s{', --quick' if chosen.quick else ''}"
     print("\n".join([*machine.description(), conditions, "", render(head, rows, chosen.markdown), *notes]))
