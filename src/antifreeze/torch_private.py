@@ -29,9 +29,9 @@ def is_iterable_kind(loader: Any) -> bool:
     return bool(loader._dataset_kind == _dataloader._DatasetKind.Iterable)
 
 
-def set_worker_info(*, worker_id: int, num_workers: int, seed: int, dataset: Any) -> None:
-    """`get_worker_info()` reads one global of torch's; a worker sets it as torch's own worker loop does."""
-    swap_worker_info(_worker.WorkerInfo(id=worker_id, num_workers=num_workers, seed=seed, dataset=dataset))
+def worker_info(worker_id: int, num_workers: int, base_seed: int, dataset: Any) -> Any:
+    """What get_worker_info() answers in worker `worker_id`."""
+    return _worker.WorkerInfo(id=worker_id, num_workers=num_workers, seed=base_seed + worker_id, dataset=dataset)
 
 
 def swap_worker_info(info: Any) -> Any:

@@ -30,6 +30,14 @@ def begin_among_ranks(ranks: Ranks, flights: Flights, index_sampler: Any) -> Non
     flights.to_repeat = []
 
 
+def hosts(resume: dict[str, Any] | None, workers: int) -> bool:
+    """Whether the streams of a resumed epoch are not those that so many workers would have begun."""
+    if not resume or "streams" not in resume:
+        return False
+    position = StreamPosition.from_dict(resume["streams"])
+    return workers != (len(position.streams) if position.had_workers else 0)
+
+
 def begin_streams(flights: Flights, resume: dict[str, Any] | None, workers: int, batch_rows: Any, lost_stream: StreamChoice) -> None:
     if resume:
         position = StreamPosition.from_dict(resume["streams"])

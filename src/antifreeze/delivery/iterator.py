@@ -22,7 +22,7 @@ import torch
 from antifreeze import spans
 from antifreeze.delivery.bad_samples import BadSampleDesk, exception_of, failure_of
 from antifreeze.delivery.batches import build, size_within
-from antifreeze.delivery.beginning import begin_among_ranks, begin_map, begin_streams
+from antifreeze.delivery.beginning import begin_among_ranks, begin_map, begin_streams, hosts
 from antifreeze.delivery.claims import FixedClaim
 from antifreeze.delivery.device import DeviceFeed
 from antifreeze.delivery.device_queue import DeviceQueue
@@ -51,7 +51,7 @@ from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.sample_path import path_of
 from antifreeze.supervisor.tasks import Batch, Phase
-from antifreeze.torch_private import BaseIterator, is_iterable_kind, is_profiling, pin_batch
+from antifreeze.torch_private import BaseIterator, is_iterable_kind, is_profiling, pin_batch, seed_datapipe
 from antifreeze.worker.seeding import sample_seed, task_key
 from antifreeze.worker.task import FetchError
 
@@ -74,6 +74,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if seeded:
             source.put_back()  # the interrupted run drew these seeds; they are in the state
             self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
+            self._dataset = seed_datapipe(self._dataset, self._shared_seed)
+        self._hosting = hosts(resume, self._num_workers)
         self._generators = own_generators(loader.generator, loader._index_sampler)
         self._map = not is_iterable_kind(loader)
         self._batch_rows = loader.batch_size if loader._auto_collation else 1
@@ -110,7 +112,11 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._repair = self._make_repair()
         self._finalizer = self._finalizing(loader)
         if self._num_workers:
+            shared_seed = self._shared_seed  # which the workers have
             super()._reset(loader, first_iter=True)  # torch's iterator with workers asks the sampler, and draws, a second time
+            self._shared_seed = shared_seed
+            if seeded:
+                source.put_back()
         self._begin(resume, state, goes_on=parked is not None)
 
     def _check_as_torch(self, loader: Any) -> None:
@@ -186,7 +192,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return self._queue is not None and self._queue.feed.pins
 
     def _make_pool(self) -> Pool | LocalPool:
-        return self._job.pool(self._seeding, self._ring, self._ledger, self._begin_with)
+        return self._job.pool(self._seeding, self._ring, self._ledger, self._begin_with, self._hosting)
 
     def _begin(self, resume: dict[str, Any] | None, state: torch.Tensor, goes_on: bool) -> None:
         """The plan of an epoch, and the first batches on their way. Where the pool `goes_on` after another epoch, some may be there
@@ -258,6 +264,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             source.put_back()
             self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
         self.cursor.epoch = (seeded["epoch"] if seeded else self.cursor.epoch) + (resume is None)
+        hosting = hosts(resume, self._num_workers)
+        if hosting or self._hosting:
+            self._release()  # what these workers have of the data set is of other streams
+        self._hosting = hosting
         goes_on = isinstance(self.pool, Pool) and not self.pool.closed
         if not goes_on:
             self._finalizer.detach()

@@ -61,12 +61,13 @@ class Job:
     def in_threads(self) -> bool:
         return self.options.workers is WorkerKind.THREAD and self.workers > 0
 
-    def pool(self, seeding: Seeding, ring: Ring, ledger: Ledger, begin_with: int | None) -> Pool | LocalPool:
+    def pool(self, seeding: Seeding, ring: Ring, ledger: Ledger, begin_with: int | None, hosting: bool) -> Pool | LocalPool:
+        """`hosting`: of streams that began with another number of workers."""
+        if is_datapipe(self.dataset) and (hosting or not self.workers):
+            apply_sharding(self.dataset, self.world_size, self.rank)
         if self.workers:
             given = (self.options, ledger.costs, ledger.story, self.use_server, begin_with, self.usage)
-            return Pool(self.context, self.specs(seeding), ring, *given)
-        if is_datapipe(self.dataset):
-            apply_sharding(self.dataset, self.world_size, self.rank)
+            return Pool(self.context, self.specs(seeding, hosting), ring, *given)
         return self.local_pool(seeding, ring, ledger)
 
     def local_pool(self, seeding: Seeding, ring: Ring, ledger: Ledger) -> LocalPool:
@@ -74,9 +75,9 @@ class Job:
         given = (self.collate_fn, self.auto_collation, self.drop_last, options.forgives, None)
         config = FetchConfig(*given, options.concurrency, options.sample_timeout_s, self._fills)
         seeds = (seeding.base_seed, seeding.epoch)
-        return LocalPool(self.dataset, not self.is_map, config, seeds, ring, self.limit, ledger.costs)
+        return LocalPool(self.dataset, not self.is_map, config, seeds, ring, self.limit, ledger.costs, self.worker_init_fn)
 
-    def specs(self, seeding: Seeding) -> list[WorkerSpec]:
+    def specs(self, seeding: Seeding, hosting: bool = False) -> list[WorkerSpec]:
         return [
             WorkerSpec(
                 worker_id=number,
@@ -90,6 +91,7 @@ class Job:
                 base_seed=seeding.base_seed,
                 epoch=seeding.epoch,
                 shared_seed=seeding.shared_seed,
+                hosting=hosting,
                 forgive=self.options.forgives,
                 fill=self._fills,
                 concurrency=self.options.concurrency,
@@ -138,11 +140,11 @@ def job_of(loader: Any, made: Any, places: int) -> Job:
     options: Options = loader.options
     in_threads = options.workers is WorkerKind.THREAD and made._num_workers > 0
     worker_init_fn = loader.worker_init_fn
+    if is_datapipe(made._dataset):
+        worker_init_fn = sharded_init_fn(worker_init_fn, made._world_size, made._rank)
     start: tuple[Any, bool] = (None, False)
-    if made._num_workers:
-        if is_datapipe(made._dataset):
-            worker_init_fn = sharded_init_fn(worker_init_fn, made._world_size, made._rank)
-        start = start if in_threads else loader._start_context()
+    if made._num_workers and not in_threads:
+        start = loader._start_context()
     return Job(
         dataset=made._dataset,
         is_map=made._map,

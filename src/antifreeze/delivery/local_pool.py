@@ -24,6 +24,7 @@ from antifreeze.supervisor.exchange import Action, Ending, FreeSlot, LeftOut, Ro
 from antifreeze.supervisor.state import PoolState
 from antifreeze.supervisor.tasks import Batch, Task
 from antifreeze.supervisor.work import Content, Costs, StreamStart
+from antifreeze.torch_private import swap_worker_info, worker_info
 from antifreeze.worker.awaiting import map_fetcher_for
 from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.journal import JournalRow, UnreadRow
@@ -110,7 +111,9 @@ class LocalPool:
         ring: Ring,
         limit: tuple[int | None, str],
         costs: Costs,
+        worker_init_fn: Callable[[int], None] | None = None,
     ) -> None:
+        """`worker_init_fn`: for streams of a run that had workers."""
         self.ring = ring
         self.costs = costs
         self.layouts: dict[int, RowLayout] = {}
@@ -124,6 +127,8 @@ class LocalPool:
         self._config = config
         self._dataset = dataset
         self._iterable = iterable
+        self._worker_init_fn = worker_init_fn
+        self._base_seed = seeds[0]
         self._journal = UnreadRow()
         self._loaded = 0
         self._cpu_share = 1.0
@@ -149,13 +154,23 @@ class LocalPool:
         return exclusively(partial(self._kept.run, call)) if in_worker_thread() else self._kept.run(call)
 
     def open_streams(self, starts: list[StreamStart]) -> None:
-        assert isinstance(self._fetcher, StreamFetcher)
         for start in starts:
             self.streams[start.stream] = start
-            info = None if start.streams == 0 else _worker_info(start, self._dataset)
-            at = (start.past, start.batch_rows, start.replay)
-            begin = partial(self._fetcher.open, start.stream, info, *at, alone=start.streams <= 1)
-            self._run_kept(begin)
+            self._run_kept(partial(self._open_stream, start))
+
+    def _open_stream(self, start: StreamStart) -> None:
+        """One that began in a worker sees what it saw there; the user's own data set is not what worker_init_fn changes."""
+        assert isinstance(self._fetcher, StreamFetcher)
+        worker_init_fn = self._worker_init_fn if start.streams else None
+        dataset = self._fetcher.dataset_for_next(alone=start.streams <= 1, untouched=worker_init_fn is not None)
+        info = worker_info(start.stream, start.streams, self._base_seed, dataset) if start.streams else None
+        if worker_init_fn is not None:
+            before = swap_worker_info(info)
+            try:
+                worker_init_fn(start.stream)
+            finally:
+                swap_worker_info(before)
+        self._fetcher.open(start.stream, dataset, info, start.past, start.batch_rows, start.replay)
 
     def load(self, number: int, indices: Any, position: int, rows: int) -> tuple[Any, int]:
         """One batch, now: where no sample is forgiven there is nothing to decide. Raises FetchError."""
@@ -299,10 +314,3 @@ class LocalPool:
 def _listed(indices: Any) -> Any:
     return indices.tolist() if isinstance(indices, array) else indices
 
-
-def _worker_info(start: StreamStart, dataset: Any) -> Any:
-    from antifreeze.torch_private import set_worker_info, swap_worker_info
-
-    before = swap_worker_info(None)
-    set_worker_info(worker_id=start.stream, num_workers=start.streams, seed=0, dataset=dataset)
-    return swap_worker_info(before)

@@ -51,7 +51,7 @@ from antifreeze.channel.messages import (
 )
 from antifreeze.linux import LAST_SIGNAL, fcntl
 from antifreeze.slots.arena import Arena
-from antifreeze.torch_private import numpy_seed, seed_datapipe, set_worker_info, stack_without_shared_memory, swap_worker_info
+from antifreeze.torch_private import numpy_seed, seed_datapipe, stack_without_shared_memory, swap_worker_info, worker_info
 from antifreeze.worker.awaiting import AsyncMapFetcher, map_fetcher_for
 from antifreeze.worker.effort import Effort
 from antifreeze.worker.failure import Failure
@@ -89,6 +89,7 @@ class WorkerSpec:
     base_seed: int
     epoch: int
     shared_seed: int | None
+    hosting: bool  # its streams are of a run with another number of workers, and worker_init_fn is called for each of them
     forgive: bool
     fill: bool
     concurrency: int
@@ -182,21 +183,20 @@ class Worker:
     def _new_effort(self) -> Effort:
         return Effort(self._journal.note_peak)
 
-    def _seed_as_torch(self) -> None:
-        seed = self._spec.base_seed + self._spec.worker_id
+    def _seed_as_torch(self, worker_id: int) -> None:
+        seed = self._spec.base_seed + worker_id
         random.seed(seed)
         torch.manual_seed(seed)
-        np.random.seed(numpy_seed(self._spec.base_seed, self._spec.worker_id))
+        np.random.seed(numpy_seed(self._spec.base_seed, worker_id))
 
     def _begin(self) -> None:
         """worker_init_fn, and all it needs."""
         spec = self._spec
-        seed = spec.base_seed + spec.worker_id
         self._journal.stage(Stage.INITIALISING)
         try:
             self._dataset = self._own_dataset()
-            set_worker_info(worker_id=spec.worker_id, num_workers=spec.num_workers, seed=seed, dataset=self._dataset)
-            if spec.worker_init_fn is not None:
+            swap_worker_info(worker_info(spec.worker_id, spec.num_workers, spec.base_seed, self._dataset))
+            if spec.worker_init_fn is not None and not spec.hosting:
                 spec.worker_init_fn(spec.worker_id)
             self._fetcher = self._new_fetcher()
         except Exception as error:
@@ -228,20 +228,34 @@ class Worker:
     def _open_stream(self, message: OpenStream) -> None:
         if not isinstance(self._fetcher, StreamFetcher):
             return  # worker_init_fn failed; the first Work will say so
-        info = swap_worker_info(None)
-        swap_worker_info(info)
-        if message.streams == 0:
-            info = None
-        elif (message.stream, message.streams) != (info.id, info.num_workers):
-            seed = self._spec.base_seed + message.stream
-            set_worker_info(worker_id=message.stream, num_workers=message.streams, seed=seed, dataset=self._dataset)
-            info = swap_worker_info(info)
         self._journal.stage(Stage.INITIALISING)
+        stage = "worker_init_fn"
         try:
-            replay, alone = bool(message.replay), message.streams <= self._spec.num_workers
-            self._fetcher.open(message.stream, info, pickle.loads(message.payload), message.batch_rows, replay, alone, message.stop_at)
+            dataset = self._fetcher.dataset_for_next(alone=message.streams <= self._spec.num_workers)
+            info = self._info_of_stream(message, dataset)
+            stage = "__iter__ of the iterable data set"
+            given = (pickle.loads(message.payload), message.batch_rows, bool(message.replay), message.stop_at)
+            self._fetcher.open(message.stream, dataset, info, *given)
         except Exception as error:
-            self._init_failure = Failure.of(error, stage="__iter__ of the iterable data set", worker=self._spec.worker_id)
+            self._init_failure = Failure.of(error, stage=stage, worker=self._spec.worker_id)
+
+    def _info_of_stream(self, message: OpenStream, dataset: Any) -> Any:
+        """Of one that this worker hosts: as if it were in a worker of its own, worker_init_fn included."""
+        if message.streams == 0:
+            return None
+        worker_init_fn = self._spec.worker_init_fn if self._spec.hosting else None
+        info = worker_info(message.stream, message.streams, self._spec.base_seed, dataset)
+        if worker_init_fn is not None:
+            before = swap_worker_info(info)
+            try:
+                self._initialise_stream(message.stream, worker_init_fn)
+            finally:
+                swap_worker_info(before)
+        return info
+
+    def _initialise_stream(self, number: int, worker_init_fn: Callable[[int], None]) -> None:
+        self._seed_as_torch(number)
+        worker_init_fn(number)
 
     def _work(self, work: Work) -> Message | None:
         task = self._begin_task(work)
@@ -331,16 +345,28 @@ class ProcessWorker(Worker):
         super().__init__(spec, channel, journal, self._sample_seeds, writer, SampleMaker(spec.fetching(), writer, journal))
 
     def _initialise(self) -> None:
-        self._seed_as_torch()
-        marks = [(generator, generator.mark()) for generator in self._generators]
+        self._seed_as_torch(self._spec.worker_id)
+        marks = [generator.mark() for generator in self._generators]
         self._begin()
-        spoken_for = self._spec.worker_init_fn is not None
-        moved = [generator for generator, mark in marks if spoken_for and generator.moved_since(mark)]
-        self._sample_seeds.leave_to_user(moved)
+        moved = self._leave_to_user(marks)
         gc.freeze()  # what was inherited is not walked again, so its pages stay shared
         if self._collects:
             gc.enable()
         self._channel.send(Ready(sum(1 << self._generators.index(generator) for generator in moved)))
+
+    def _leave_to_user(self, marks: list[Any]) -> list[Any]:
+        """The generators that worker_init_fn has seeded."""
+        moved = [generator for generator, mark in zip(self._generators, marks, strict=True) if generator.moved_since(mark)]
+        if self._spec.worker_init_fn is None:
+            return []
+        self._sample_seeds.leave_to_user(moved)
+        return moved
+
+    def _initialise_stream(self, number: int, worker_init_fn: Callable[[int], None]) -> None:
+        self._seed_as_torch(number)
+        marks = [generator.mark() for generator in self._generators]
+        worker_init_fn(number)
+        self._leave_to_user(marks)
 
 
 def task_of(work: Work) -> Task:

@@ -1,6 +1,7 @@
 """An iterable data set in one process: one stream, or several when a run resumes with fewer workers than it began with.
 
-1. Stream k of n sees get_worker_info() with id k of n, whatever process hosts it; a stream begun without workers sees None.
+1. Stream k of n sees get_worker_info() with id k of n and its own copy of the data set, as worker_init_fn(k) has left it, whatever process
+   hosts it; a stream begun without workers sees None.
 2. A stream resumes from the state its data set (or its iterator) gives, else by drawing again what was drawn before, else (where
    the user said that it cannot be drawn again) with whatever comes. One that ends while it is drawn again is an error, not an end.
 3. Generators are seeded once per batch, so a resumed stream goes on with the same random numbers.
@@ -163,21 +164,25 @@ class StreamFetcher:
         self._left_out: list[Failure] = []
         self.streams: dict[int, Stream] = {}
 
+    def dataset_for_next(self, alone: bool, untouched: bool = False) -> Any:
+        """What the next stream iterates. `alone`: no other stream will be opened in this process. Others must not share the data set's
+        position with the first: each has a copy of the data set as it was before any stream moved it. `untouched`: the first, too."""
+        if not alone and self._unmoved is None:
+            self._unmoved = copy.deepcopy(self._dataset)
+        if self.streams or untouched:
+            return copy.deepcopy(self._dataset if self._unmoved is None else self._unmoved)
+        return self._dataset
+
     def open(
         self,
         number: int,
+        dataset: Any,
         worker_info: Any,
         past: StreamProgress,
         batch_rows: int,
         replay: bool = True,
-        alone: bool = False,
         stop_at: int = -1,
     ) -> None:
-        """`alone`: no other stream will be opened in this process. Others must not share the data set's position with the first: each
-        has a copy of the data set as it was before any stream moved it."""
-        if not alone and self._unmoved is None:
-            self._unmoved = copy.deepcopy(self._dataset)
-        dataset = copy.deepcopy(self._unmoved) if self.streams else self._dataset
         stream = Stream(dataset, worker_info, self._seeds, number)
         self.streams[number] = stream
         stream.stop_at = stop_at

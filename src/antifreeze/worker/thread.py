@@ -75,7 +75,7 @@ class ThreadWorker(Worker):
 
     def _begin_seeded(self) -> None:
         """With the floor, as torch does it; afterwards the process's generators are put back, and samples are seeded as everywhere."""
-        self._seed_as_torch()
+        self._seed_as_torch(self._spec.worker_id)
         self._begin()
 
     def _new_effort(self) -> Effort:

@@ -16,7 +16,7 @@ import torch
 
 from antifreeze.checks.live.child import Asked, ask_child
 from antifreeze.checks.live.subject import Subject
-from antifreeze.torch_private import numpy_seed, set_worker_info
+from antifreeze.torch_private import numpy_seed, swap_worker_info, worker_info
 
 LIMIT_S = 15.0
 ENOUGH_S = 4.0
@@ -77,7 +77,7 @@ def _look(subject: Subject, worker: int) -> Look:
     random.seed(seed)
     torch.manual_seed(seed)
     np.random.seed(numpy_seed(_BASE_SEED, worker))
-    set_worker_info(worker_id=worker, num_workers=workers, seed=seed, dataset=subject.dataset)
+    swap_worker_info(worker_info(worker, workers, _BASE_SEED, subject.dataset))
     if subject.worker_init is not None:
         subject.worker_init(worker)
     if subject.is_iterable:
