@@ -34,7 +34,7 @@ def pays_for(workers: int) -> bool:
     return workers > FORKED_HERE + 2
 
 
-@dataclass(frozen=True)
+@dataclass
 class Newborn:
     """A worker that waits for its end of the line."""
 
@@ -42,11 +42,14 @@ class Newborn:
     pid: int
     pidfd: int
     cradle: int
+    is_taken: bool = False  # its descriptors are somebody else's
 
     def refuse(self) -> None:
         """It ends by itself."""
-        os.close(self.cradle)
-        os.close(self.pidfd)
+        if not self.is_taken:
+            self.is_taken = True
+            os.close(self.cradle)
+            os.close(self.pidfd)
 
 
 class Nursery(MotherLine):
@@ -58,7 +61,12 @@ class Nursery(MotherLine):
         self.missing = [spec.worker_id for spec in specs]
         self.is_over = False
         self._newborns: list[Newborn] = []
-        lifeline, self._lifeline = os.pipe()
+        try:
+            lifeline, self._lifeline = os.pipe()
+        except OSError:
+            self._line.close()
+            self._theirs.close()
+            raise
         _nurseries.add(self)
         try:
             self._process = start_process(context, run_nursery, (context, specs, self._theirs, lifeline), "nursery")
@@ -101,10 +109,15 @@ class Nursery(MotherLine):
             self._process.join(ASK_S)
             if self._process.exitcode is None:
                 self._process.kill()
-                self._process.join(KILL_S)
+                self._reap(time.monotonic() + KILL_S)
             forget_process(self._process)
         self.is_over = True
         self.let_go()
+
+    def _reap(self, deadline_s: float) -> None:
+        """multiprocessing's join() would wait for its children, too: they have inherited what it listens to."""
+        while self._process.exitcode is None and time.monotonic() < deadline_s:
+            time.sleep(0.005)
 
     def let_go(self) -> None:
         self._line.close()
@@ -117,10 +130,14 @@ class Nursery(MotherLine):
             message, descriptors = self._receive()
         except OSError:
             message, descriptors = {}, []
-        if "started" in message:
+        lost = "started" in message and len(descriptors) < 2  # there was no room for them: it ends by itself, and is missing
+        if "started" in message and not lost:
             self.heard_s = time.monotonic()
             self._newborns.append(Newborn(message["worker"], message["started"], *descriptors))
-        self.is_over = not message
+        if lost:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self.is_over = lost or not message
         return not self.is_over
 
 
@@ -129,6 +146,7 @@ class ByNursery:
 
     def __init__(self, nursery: Nursery, newborn: Newborn, spec: WorkerSpec, worker_end: socket.socket) -> None:
         self._nursery = nursery
+        newborn.is_taken = True
         self.pid, self.pidfd = newborn.pid, newborn.pidfd
         with socket.socket(fileno=newborn.cradle) as cradle:
             try:

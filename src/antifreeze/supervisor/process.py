@@ -23,7 +23,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
@@ -90,7 +90,14 @@ class ByContext:
                 raise name_culprit(error, spec.picklable_parts(), dumps=ForkingPickler.dumps) from error
             self._start(spec, by_value, worker_end)
         self.pid = int(self._process.pid)
-        self.pidfd = os.pidfd_open(self.pid)
+        try:
+            with start_failures(f"worker {spec.worker_id}"):
+                self.pidfd = os.pidfd_open(self.pid)
+        except BaseException:
+            self._process.kill()
+            self._process.join(KILL_S)
+            self.forget()
+            raise
 
     def _peak_bytes(self) -> int | None:
         popen = self._process._popen
@@ -134,9 +141,9 @@ def start_process(context: Any, target: Callable[..., None], args: tuple[Any, ..
         # a Ctrl-C just now is the parent's; the child lets it through again once it ignores it
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            process.start()
-        except OSError as error:
-            raise WorkerStartFailed(f"{name} could not be started: {error}; {_limits()}") from error
+            with start_failures(name):
+                _see_that_there_is_room()
+                process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             mark_own_fork(False)
@@ -144,6 +151,22 @@ def start_process(context: Any, target: Callable[..., None], args: tuple[Any, ..
             if daemonic is not None:
                 current["daemon"] = daemonic
     return process
+
+
+def _see_that_there_is_room() -> None:
+    """multiprocessing makes two pipes, and leaves the first one open for ever where there is no room for the second."""
+    with ExitStack() as opened:
+        for end in (end for _ in range(2) for end in os.pipe()):
+            opened.callback(os.close, end)
+
+
+@contextmanager
+def start_failures(name: str) -> Iterator[None]:
+    """What the system refuses says so, with the limits that it may be about."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkerStartFailed(f"{name} could not be started: {error}; {_limits()}") from error
 
 
 def forget_process(process: Any) -> None:
@@ -184,13 +207,20 @@ class WorkerProcess:
         self.key = key
         self.number = spec.worker_id
         self.owner_pid = os.getpid()
-        parent_end, self._worker_end = channel_pair()
-        self.channel = Channel(parent_end)
-        self._unread = Channel(self._worker_end)
         self.outbox: deque[Message] = deque()
         self.ready = False
-        lifeline, self._lifeline = os.pipe()
-        self._stacks = os.memfd_create("antifreeze-stacks")
+        with ExitStack() as opened, start_failures(f"worker {self.number}"):
+            ends = channel_pair()
+            for end in ends:
+                opened.callback(end.close)
+            lifeline, self._lifeline = os.pipe()
+            opened.callback(os.close, lifeline)
+            opened.callback(os.close, self._lifeline)
+            self._stacks = os.memfd_create("antifreeze-stacks")
+            opened.pop_all()  # from here on they go with the worker
+        parent_end, self._worker_end = ends
+        self.channel = Channel(parent_end)
+        self._unread = Channel(self._worker_end)
         _ours.add(self)
         try:
             self._born = way(spec, self._worker_end)

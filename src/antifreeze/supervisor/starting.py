@@ -18,7 +18,7 @@ from antifreeze.supervisor.acting import Hands
 from antifreeze.supervisor.clean_server import PickledSpecs, cloudpickle_dumps
 from antifreeze.supervisor.crew import AnyWorker
 from antifreeze.supervisor.nursery import FORKED_HERE, ByNursery, Newborn, Nursery, pays_for
-from antifreeze.supervisor.process import Born, ByContext, ByServer, WorkerProcess
+from antifreeze.supervisor.process import Born, ByContext, ByServer, WorkerProcess, start_failures
 from antifreeze.supervisor.threads import WorkerThread
 from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.supervisor.workshop import Workshop
@@ -60,7 +60,8 @@ class Starter:
         keys = {number: next(_worker_keys) for number in numbers}
         for key in keys.values():
             self._ring.quarantine(key)
-        nursery = Nursery(self._context, [self.specs[number] for number in numbers], keys)
+        with start_failures("the process that forks the later workers"):
+            nursery = Nursery(self._context, [self.specs[number] for number in numbers], keys)
         self._crew.nursery = nursery
         self._crew.poll.register(nursery.fileno(), select.EPOLLIN)
 
@@ -79,7 +80,11 @@ class Starter:
     def take_in(self, newborn: Newborn, beside: int) -> None:
         nursery = self._crew.nursery
         assert nursery is not None
-        self.start(newborn.worker, beside, partial(ByNursery, nursery, newborn), nursery.keys[newborn.worker])
+        try:
+            self.start(newborn.worker, beside, partial(ByNursery, nursery, newborn), nursery.keys[newborn.worker])
+        except BaseException:
+            newborn.refuse()
+            raise
 
     def start(self, number: int, beside: int, way: Callable[..., Born] | None = None, key: int | None = None) -> None:
         """`beside`: how many workers there are with it. `way`, `key`: of one that is there already."""
