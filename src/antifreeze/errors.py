@@ -2,6 +2,7 @@
 
 AntifreezeError
 ├── OptionError          (ValueError)    an argument that cannot be, or two that contradict each other
+│   └── OptionTypeError  (TypeError)     one of torch's own, of a type for which torch raises TypeError
 ├── StateMismatch        (ValueError)    load_state_dict() with a state of another loader
 ├── TraceError           (RuntimeError)  two traces at once, or one that has ended
 ├── LoaderClosed         (RuntimeError)  next() on an iterator that was closed, or that belongs to another process
@@ -26,6 +27,10 @@ class AntifreezeError(Exception):
 
 
 class OptionError(AntifreezeError, ValueError):
+    pass
+
+
+class OptionTypeError(OptionError, TypeError):
     pass
 
 

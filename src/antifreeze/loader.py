@@ -25,7 +25,7 @@ from antifreeze.delivery.ranks import Ranks, made_at, watch_ranks
 from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.stream_ranks import StreamRanks, watch_stream_ranks
 from antifreeze.delivery.traps import Traps
-from antifreeze.errors import OptionError, StateMismatch
+from antifreeze.errors import OptionError, OptionTypeError, StateMismatch
 from antifreeze.linux import missing, resource
 from antifreeze.options import OWN_DEFAULTS, Options, WorkerKind
 from antifreeze.plan.randomness import own_generators, set_generator_states
@@ -447,7 +447,7 @@ def _count_workers(num_workers: int | str) -> int:
     if num_workers == "auto":
         return auto_workers()
     if isinstance(num_workers, str):
-        raise OptionError(f'num_workers={num_workers!r}: expected an int of 0 or more, or "auto"')
+        raise OptionTypeError(f'num_workers={num_workers!r}: expected an int of 0 or more, or "auto"')
     return num_workers
 
 

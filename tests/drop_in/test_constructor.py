@@ -102,7 +102,11 @@ def _without_addresses(text: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch's own half-made iterator
-@pytest.mark.parametrize("kwargs", [{"timeout": 1}, {"num_workers": 1, "prefetch_factor": 0}, {"generator": 3}], ids=str)
+@pytest.mark.parametrize(
+    "kwargs",
+    [{"timeout": 1}, {"num_workers": 1, "prefetch_factor": 0}, {"num_workers": 1, "prefetch_factor": 1.5}, {"generator": 3}],
+    ids=str,
+)
 def test_what_torch_refuses_when_iterated(kwargs: dict[str, Any]) -> None:
     with pytest.raises((AssertionError, TypeError)) as torchs:
         iter(Torchs(Squares(), **kwargs))
@@ -112,6 +116,14 @@ def test_what_torch_refuses_when_iterated(kwargs: dict[str, Any]) -> None:
     with pytest.raises(kind) as ours:
         iter(Ours(Squares(), **kwargs))
     assert str(ours.value) == words
+
+
+@pytest.mark.parametrize("count", ["2", "auot"])
+def test_a_number_of_workers_in_words_is_the_error_it_is_with_torch_and_says_more(count: str) -> None:
+    with pytest.raises(TypeError):
+        Torchs(Squares(), num_workers=count)
+    with pytest.raises(TypeError, match=r"num_workers|not supported between instances"):
+        Ours(Squares(), num_workers=count)
 
 
 def test_an_unknown_argument_is_refused() -> None:

@@ -24,7 +24,7 @@ from .contract import (
     run,
     without_frames,
 )
-from .datasets import Failing, FailingIterable, Samples, Squares
+from .datasets import Count, Failing, FailingIterable, Samples, Squares
 
 pytestmark = REPEATS
 
@@ -230,6 +230,8 @@ OUTSIDE = [
     Case("data set is None", lambda: None, lambda _: {"batch_size": 2}),
     Case("data set is a number", lambda: 3, lambda _: {"batch_size": 2}),
     Case("batches that are not lists", Squares, lambda _: {"batch_sampler": [3, 4]}),
+    Case("collate_fn is a number", Squares, lambda _: {"batch_size": 2, "collate_fn": 3}),
+    Case("collate_fn is a number, no batches", Squares, lambda _: {"batch_size": None, "collate_fn": 3}),
 ]
 
 
@@ -241,6 +243,15 @@ def test_failures_outside_of_samples(case: Case, num_workers: int) -> None:
     assert_same_outcome(ours, torchs)
     if case.name in ("worker_init_fn", "stream that does not start") and num_workers and torchs.error:
         assert "Original Traceback" in str(ours.error)
+
+
+@ours_only
+@pytest.mark.parametrize(("size", "on_bad", "named"), [(3, "raise", "[0, 1, 2]"), (3, "skip", "[0, 1, 2]"), (None, "raise", "0")])
+def test_a_batch_of_a_stream_that_fails_as_a_whole_is_named_by_its_items(size: int | None, on_bad: str, named: str) -> None:
+    case = Case("", Count, lambda _: {"batch_size": size, "collate_fn": lambda _: raise_own(), "on_bad_sample": on_bad})
+    ours = run(Ours, case, 1)
+    assert ours.error is not None
+    assert f"samples {named} of stream 0" in str(ours.error)
 
 
 def test_a_sample_that_says_stop_without_workers() -> None:

@@ -82,9 +82,8 @@ def loader_of(make: Callable[[], Any], num_workers: int, **more: Any) -> Any:
 def whole_and_state(make: Callable[[], Any], num_workers: int, taken: int, **more: Any) -> tuple[list[Any], Any]:
     seed_all(5)
     loader = loader_of(make, num_workers, **more)
-    batches, got = iter(loader), []
-    for _ in range(taken):
-        got.append(next(batches).tolist())
+    batches = iter(loader)
+    got = [next(batches).tolist() for _ in range(taken)]
     state = loader.state_dict()
     return got + [batch.tolist() for batch in batches], state
 

@@ -246,6 +246,19 @@ def test_what_is_no_state_is_refused(state: Any) -> None:
 
 
 @ours_only
+@pytest.mark.parametrize("make", [Counted, Count])
+def test_a_state_that_lacks_something_says_what(make: Any) -> None:
+    from antifreeze.errors import StateMismatch
+
+    saved = Ours(make(), batch_size=4)
+    next(iter(saved))
+    state = saved.state_dict()
+    for name in state.keys() - {"version", "fingerprint", "drawn", "sampler_state_at_end"}:
+        with pytest.raises(StateMismatch, match=name):
+            Ours(make(), batch_size=4).load_state_dict({key: value for key, value in state.items() if key != name})
+
+
+@ours_only
 def test_a_batch_sampler_of_another_size_is_refused() -> None:
     from antifreeze.errors import StateMismatch
 

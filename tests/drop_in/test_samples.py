@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -223,3 +224,43 @@ def test_tensors_of_one_storage_still_share_it(num_workers: int) -> None:
         assert batch["again"][0] is batch["whole"] or batch["again"][0].data_ptr() == batch["whole"].data_ptr()
         assert batch["tail"].tolist() == [9] * 7
         assert batch["column"].tolist() == [[9] * 8]
+
+
+def one_empty_twice(samples: list[torch.Tensor]) -> list[torch.Tensor]:
+    empty = torch.empty(0, 2)
+    return [empty, torch.ones(2), empty]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_empty_tensor_that_is_twice_in_a_batch_is_one(num_workers: int) -> None:
+    for batch in Ours(range(4), batch_size=2, num_workers=num_workers, collate_fn=one_empty_twice):
+        assert batch[0] is batch[2]
+        assert batch[0].shape == (0, 2)
+
+
+def storage_beside_its_tensor(samples: list[int]) -> dict[str, Any]:
+    tensor = torch.tensor(samples, dtype=torch.float64)
+    return {"tensor": tensor, "storage": tensor.untyped_storage()}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_storage(num_workers: int) -> None:
+    for batch in Ours(range(4), batch_size=2, num_workers=num_workers, collate_fn=storage_beside_its_tensor):
+        assert batch["storage"].nbytes() == 16
+        assert batch["storage"].data_ptr() == batch["tensor"].data_ptr()
+
+
+class Handle:
+    """Pickled only the way that multiprocessing was told."""
+
+    def __init__(self, samples: list[int]) -> None:
+        self.samples = samples
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a handle is not pickled")
+
+
+def test_a_type_registered_with_multiprocessing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ForkingPickler._extra_reducers, Handle, lambda handle: (Handle, (handle.samples,)))  # type: ignore[attr-defined]
+    for cls in (Ours, Torchs):
+        assert [handle.samples for handle in cls(range(4), batch_size=2, num_workers=1, collate_fn=Handle)] == [[0, 1], [2, 3]]

@@ -74,7 +74,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if seeded:
             source.put_back()  # the interrupted run drew these seeds; they are in the state
             self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
-            self._dataset = seed_datapipe(self._dataset, self._shared_seed)
+            self._dataset: Any = seed_datapipe(loader.dataset, self._shared_seed)
         self._hosting = hosts(resume, self._num_workers)
         self._generators = own_generators(loader.generator, loader._index_sampler)
         self._map = not is_iterable_kind(loader)
@@ -112,11 +112,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._repair = self._make_repair()
         self._finalizer = self._finalizing(loader)
         if self._num_workers:
-            shared_seed = self._shared_seed  # which the workers have
-            super()._reset(loader, first_iter=True)  # torch's iterator with workers asks the sampler, and draws, a second time
-            self._shared_seed = shared_seed
-            if seeded:
-                source.put_back()
+            self._ask_again(loader, source if seeded else None)
         self._begin(resume, state, goes_on=parked is not None)
 
     def _check_as_torch(self, loader: Any) -> None:
@@ -124,6 +120,16 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
         if self._num_workers and loader.prefetch_factor is not None and loader.prefetch_factor <= 0:
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
+        if self._num_workers and loader.prefetch_factor is not None:
+            range(loader.prefetch_factor * self._num_workers)  # what is no whole number is refused here, in torch's words
+
+    def _ask_again(self, loader: Any, put_back: SeedSource | None) -> None:
+        """torch's iterator with workers asks the sampler, and draws, a second time; what its workers have is the first shared seed."""
+        shared_seed = self._shared_seed
+        super()._reset(loader, first_iter=True)
+        self._shared_seed = shared_seed
+        if put_back is not None:
+            put_back.put_back()
 
     def __repr__(self) -> str:
         delivered = f"{self._num_yielded} batches delivered, {len(self._flights.in_flight)} in flight"

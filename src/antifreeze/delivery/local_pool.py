@@ -313,4 +313,3 @@ class LocalPool:
 
 def _listed(indices: Any) -> Any:
     return indices.tolist() if isinstance(indices, array) else indices
-

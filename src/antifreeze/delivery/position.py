@@ -126,11 +126,26 @@ def check_fits(state: Any, loader: Any) -> None:
     if state.get("version") != VERSION:
         raise StateMismatch(f"the state has version {state.get('version')!r}; this antifreeze reads version {VERSION}")
     now = fingerprint(loader)
+    lacking = _needed(state) - state.keys()
+    if lacking:
+        raise StateMismatch(f"the state is not whole: it lacks {', '.join(sorted(lacking))}")
     differing = [
         f"{name} was {before!r} and is now {now.get(name)!r}" for name, before in state["fingerprint"].items() if now.get(name) != before
     ]
     if differing:
         raise StateMismatch("the state does not fit this loader: " + "; ".join(differing))
+
+
+_ALWAYS = {"finished", "sampler_epoch", "generators"}
+_UNFINISHED = {"base_seed", "shared_seed", "epoch"}
+_OF_A_PLAN, _OF_STREAMS = {"delivered", "randomness", "beginning"}, {"streams"}
+
+
+def _needed(state: dict[str, Any]) -> set[str]:
+    if state.get("finished"):
+        return _ALWAYS
+    is_map = state["fingerprint"].get("kind of data set") == "map-style"
+    return _ALWAYS | _UNFINISHED | (_OF_A_PLAN if is_map else _OF_STREAMS)
 
 
 def length_of(dataset: Any) -> int | None:

@@ -18,6 +18,7 @@ import pickle
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,26 @@ class _Pickler(pickle.Pickler):
                 raise RuntimeError(_NON_LEAF)
             self.tensors.append(value.resolve_conj().resolve_neg())
             return _tensor_number, (len(self.tensors) - 1,)
-        return NotImplemented
+        if type(value) is torch.UntypedStorage and value.device.type == "cpu":  # by itself it does not pickle
+            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
+        registered = _registered().get(type(value))
+        return NotImplemented if registered is None else registered(value)
+
+
+def _registered() -> dict[type, Callable[[Any], Any]]:
+    """What users have told multiprocessing about their types, which is how torch's workers send them; torch's own entries are about
+    shared memory, and Python's about what needs none of this."""
+    if len(ForkingPickler._extra_reducers) != len(_known_reducers):  # type: ignore[attr-defined]
+        _known_reducers.clear()
+        _known_reducers.update(ForkingPickler._extra_reducers)  # type: ignore[attr-defined]
+        _users_reducers.clear()
+        others = ("torch", "multiprocessing")
+        _users_reducers.update(item for item in _known_reducers.items() if getattr(item[1], "__module__", "").split(".")[0] not in others)
+    return _users_reducers
+
+
+_known_reducers: dict[type, Callable[[Any], Any]] = {}
+_users_reducers: dict[type, Callable[[Any], Any]] = {}
 
 
 def _tensor_number(number: int) -> torch.Tensor:

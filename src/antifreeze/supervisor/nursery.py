@@ -133,7 +133,8 @@ class Nursery(MotherLine):
         lost = "started" in message and len(descriptors) < 2  # there was no room for them: it ends by itself, and is missing
         if "started" in message and not lost:
             self.heard_s = time.monotonic()
-            self._newborns.append(Newborn(message["worker"], message["started"], *descriptors))
+            pidfd, cradle = descriptors
+            self._newborns.append(Newborn(message["worker"], message["started"], pidfd, cradle))
         if lost:
             for descriptor in descriptors:
                 os.close(descriptor)

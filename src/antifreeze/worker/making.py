@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import Any
 
 import torch
@@ -144,7 +143,7 @@ class SampleMaker:
                 return self._default_collate(samples)
             if seeds is None or collate_fn is default_convert:
                 return collate_fn(samples)
-            return seeds.around_batch(task.position, partial(collate_fn, samples), collating=True)
+            return seeds.around_batch(task.position, lambda: collate_fn(samples), collating=True)
         except Exception as error:
             odd = odd_one(samples, collate_fn) if self.config.auto_collation and isinstance(samples, list) else None
             if odd is None:

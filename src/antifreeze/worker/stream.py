@@ -219,8 +219,10 @@ class StreamFetcher:
             if not samples or (self._config.auto_collation and self._config.drop_last and len(samples) < task.batch_rows):
                 raise StreamExhausted
             try:
-                return self._make(stream, task, samples, took_ns)
+                return self._make(stream, self._naming_items(task, stream, items), samples, took_ns)
             except FetchError as error:
+                if error.failure.row is None and error.failure.explanation:
+                    error.failure = replace(error.failure, explanation=f"{error.failure.explanation} of stream {stream.number}")
                 if not self._may_leave_out(error.failure, samples):
                     if error.failure.row is not None and not self._config.forgive:
                         self._naming(error, stream, stream.first_item + error.failure.row)
@@ -252,6 +254,11 @@ class StreamFetcher:
             place = f"sample {item} of stream {stream.number} (row {item - first} of its batch {batch})"
             raise self._naming(self._maker.fetch_error(none_error(place), _NEXT), stream, item)
         return samples
+
+    def _naming_items(self, task: Task, stream: Stream, items: list[int]) -> Task:
+        """The task, with the numbers of its samples in the place of indices, which streams do not have."""
+        numbers = items if self._config.forgive else range(stream.first_item, stream.items)
+        return task._replace(indices=numbers if self._config.auto_collation else numbers[0])
 
     @staticmethod
     def _naming(error: FetchError, stream: Stream, item: int) -> FetchError:

@@ -84,7 +84,7 @@ class FetchConfig:
 
 def few(indices: Any) -> str:
     """Some of the indices of a batch, for a message."""
-    if not isinstance(indices, (list, array)):
+    if not isinstance(indices, (list, array, range)):
         return shown(indices)
     some = ", ".join(map(shown, indices[:8]))
     return f"[{some}, … {len(indices):,} in all]" if len(indices) > 8 else f"[{some}]"
