@@ -156,6 +156,7 @@ def test_a_test_past_its_limit_fails_with_all_stacks(inner: pytest.Pytester) -> 
     result.stdout.fnmatch_lines([line for name in names for line in ("*the test ran past its limit of 0.5 s*", f"*in {name}*")])
 
 
+@pytest.mark.slow
 def test_the_limit_holds_without_a_marker_in_fixtures_and_when_it_is_swallowed(inner: pytest.Pytester) -> None:
     source = """
         import pytest, time

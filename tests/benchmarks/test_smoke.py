@@ -41,6 +41,7 @@ def test_auto_is_measured_against_fixed_settings() -> None:
     assert "rows-batch: no workers since batch 0" in done.stdout
 
 
+@pytest.mark.slow
 def test_beginnings_of_epochs_are_measured() -> None:
     command = [sys.executable, "benchmarks/epochs.py", "--workloads", "four-leaves", "--batches", "4", "--epochs", "1", "--rounds", "1"]
     more = ["--step-ms", "1", "--markdown"]

@@ -90,6 +90,7 @@ class Thoughtful(InOneCall):
         return torch.tensor([float(index)])
 
 
+@pytest.mark.slow
 def test_a_call_for_a_whole_batch_that_is_honestly_slow_is_delivered() -> None:
     with DataLoader(Thoughtful("none"), BATCH, **{**SOON, "sample_timeout_s": 1.0}) as loader:
         assert numbers([batch.flatten().tolist() for batch in loader]) == list(range(SAMPLES))

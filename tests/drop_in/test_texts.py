@@ -66,8 +66,9 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "text"), [(shape, text) for shape in SHAPES for text in TEXTS if shape == "nested" or text in ("paths", "some too long")]
+)
 def test_batches_are_torchs(shape: str, text: str) -> None:
     data = Captioned(shape, TEXTS[text])
     theirs = list(TorchLoader(data, BATCH))
