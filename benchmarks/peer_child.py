@@ -33,6 +33,7 @@ from process_tree import own_usage
 
 PAGE = 4096
 TOUCH_OVER_BYTES = 1 << 20
+BATCHES_LOOKED_AT = 12
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class PeerRequest:
     folder: str
     seconds: float = 2.0
     warm_s: float = 1.0
-    prepare: bool = False
+    what: str = "rate"
+    """rate or memory: measures; right: looks at what is in the batches; prepare: writes the peer's files."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,21 @@ def measure(request: PeerRequest) -> PeerResult:
         faults_per_sample=used.faults / window.samples,
         batch=described,
     )
+
+
+def look_at_batches(request: PeerRequest) -> str:
+    """Says how many were right, or raises."""
+    from peers.right import Checker
+
+    task = TASKS[request.task]
+    running = load_peer(request.peer).open_epochs(task, request.options, Path(request.folder))()
+    checker = Checker(task)
+    for batch in endless(iter(next(running)), running, Window(1)):
+        complain_if_wrong(task, batch)
+        checker.look([to_numpy(leaf) for leaf in leaves(batch)])
+        if checker.batches >= BATCHES_LOOKED_AT:
+            return checker.said()
+    raise AssertionError("endless")
 
 
 def endless(batches: Iterator[Any], running: Iterator[Any], window: Window) -> Iterator[Any]:
@@ -193,10 +210,13 @@ def prepare(request: PeerRequest) -> None:
 
 def main() -> None:
     request = PeerRequest(**json.loads(sys.argv[1]))
-    if request.prepare:
+    if request.what == "prepare":
         print("ready", flush=True)
         prepare(request)
         print("prepared", flush=True)
+    elif request.what == "right":
+        print("ready", flush=True)
+        print(look_at_batches(request), flush=True)
     else:
         print(json.dumps(asdict(measure(request))), flush=True)
     sys.stdout.flush()

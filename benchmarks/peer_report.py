@@ -19,6 +19,8 @@ class Round:
 
     result: PeerResult | None
     error: str = ""
+    number: int = 0
+    at_s: float = 0.0
 
 
 @dataclass
@@ -28,9 +30,12 @@ class Line:
     title: str
     setting: str
     rounds: list[Round] = field(default_factory=list)
-    peak_pss_bytes: int | None = None
+    peak_bytes: int | None = None
+    """Of the whole process tree, data set and held shared memory included; None if nobody looked."""
     reason: str = ""
     """Why there is no figure: cannot do it, or is not installed."""
+    wrong: str = ""
+    """What was wrong with its batches, where that was looked at."""
 
     def values(self, value: Callable[[PeerResult], float]) -> list[float]:
         return [value(each.result) for each in self.rounds if each.result]
@@ -46,37 +51,17 @@ class Line:
 
 
 def ratio_to(line: Line, base: Line, value: Callable[[PeerResult], float] = lambda result: result.samples_per_s) -> float | None:
-    """The median over the rounds of the ratio within one round; rounds in which one of them failed do not count."""
-    within = [
-        value(mine.result) / value(theirs.result)
-        for mine, theirs in zip(line.rounds, base.rounds, strict=False)
-        if mine.result and theirs.result
-    ]
+    """The median over the rounds of the ratio within one round, to what ran closest in time; where one failed, it does not count."""
+    within = []
+    for mine in line.rounds:
+        beside = [each for each in base.rounds if each.number == mine.number and each.result]
+        theirs = min(beside, key=lambda each: abs(each.at_s - mine.at_s), default=None)
+        if mine.result and theirs and theirs.result:
+            within.append(value(mine.result) / value(theirs.result))
     return median(within) if within else None
 
 
-def merged(earlier: Sequence[Line], later: Sequence[Line]) -> list[Line]:
-    """The rounds of both, each still beside those it ran with: who did not take part has an empty round."""
-    before, after = (max((len(line.rounds) for line in lines), default=0) for lines in (earlier, later))
-    titles = dict.fromkeys(line.title for line in (*earlier, *later))
-    found = []
-    for title in titles:
-        old, new = (next((line for line in lines if line.title == title), None) for lines in (earlier, later))
-        kept = new if new and (new.rounds or not old) else old
-        assert kept is not None
-        rounds = [*_padded(old, before), *_padded(new, after)]
-        peaks = [line.peak_pss_bytes for line in (new, old) if line and line.peak_pss_bytes]
-        reason = "" if any(each.result for each in rounds) else kept.reason
-        found.append(Line(title, kept.setting, rounds, peaks[0] if peaks else None, reason))
-    return found
-
-
-def _padded(line: Line | None, count: int) -> list[Round]:
-    rounds = line.rounds if line else []
-    return [*rounds, *(Round(None) for _ in range(count - len(rounds)))]
-
-
-HEAD = ("samples/s", "setting", "rate", "× torch 2w", "over epochs", "CPU s/1000", "faults", "first ms", "PSS MB")
+HEAD = ("samples/s", "setting", "rate", "× torch 2w", "over epochs", "CPU s/1000", "faults", "first ms", "peak MB")
 
 
 def table(lines: Sequence[Line], base: Line, markdown: bool) -> str:
@@ -87,6 +72,8 @@ def table(lines: Sequence[Line], base: Line, markdown: bool) -> str:
 
 def row(line: Line, base: Line) -> list[str]:
     rate = line.rate
+    if line.wrong:
+        return [line.title, f"wrong batches: {line.wrong}", *("" for _ in HEAD[2:])]
     if rate is None:
         failed = next((each.error for each in line.rounds if each.error), "")
         return [line.title, line.reason or f"failed: {failed}", *("" for _ in HEAD[2:])]
@@ -101,7 +88,7 @@ def row(line: Line, base: Line) -> list[str]:
         quantity(median(line.values(lambda result: result.cpu_s_per_1000))),
         quantity(median(line.values(lambda result: result.faults_per_sample))),
         milliseconds(median(line.values(lambda result: result.first_batch_s))),
-        f"{line.peak_pss_bytes / 1e6:.0f}" if line.peak_pss_bytes else "",
+        f"{line.peak_bytes / 1e6:.0f}" if line.peak_bytes else "",
     ]
 
 
@@ -130,5 +117,5 @@ def verdict(task: Task, lines: Sequence[Line], base: Line) -> list[str]:
 
 
 def best(lines: Iterable[Line]) -> Line | None:
-    measured = [line for line in lines if line.rate]
+    measured = [line for line in lines if line.rate and not line.wrong]
     return max(measured, key=lambda line: line.rate or 0) if measured else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -21,6 +22,9 @@ HERE = Path(__file__).resolve().parent
 SOURCE_TREE = HERE.parent / "src"
 MEASUREMENT_LIMIT_S = 300.0
 MEMORY_EVERY_S = 0.02
+WRAPPER_LIMIT_S = 1800.0
+"""How long a wrapper may hold a measurement back."""
+WRAPPER_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -66,20 +70,41 @@ def run(request: Request, memory: bool) -> Outcome:
     )
 
 
-def run_process(command: Sequence[str], environment: dict[str, str], memory: bool, limit_s: float = MEASUREMENT_LIMIT_S) -> Ended:
-    """Runs it to its end, or to the limit, in a session of its own; nothing of that session is left."""
+def run_process(
+    command: Sequence[str], environment: dict[str, str], memory: bool, limit_s: float = MEASUREMENT_LIMIT_S, wrap: Sequence[str] = ()
+) -> Ended:
+    """Runs it to its end, or to the limit, in a session of its own; nothing of that session is left.
+
+    With `wrap` it runs as `WRAP... COMMAND`, for a wrapper that waits until the machine is free: the limit counts from when it lets go.
+    """
+    if not wrap:
+        return _run_once(command, environment, memory, limit_s, wrapped=False)
+    for _ in range(WRAPPER_TRIES):
+        ended = _run_once([*wrap, sys.executable, str(HERE / "begin.py"), *command], environment, memory, limit_s, wrapped=True)
+        if ended is not _HELD_BACK:
+            return ended
+    return Ended([], f"{' '.join(wrap)} never let it begin", [], 0)
+
+
+def _run_once(command: Sequence[str], environment: dict[str, str], memory: bool, limit_s: float, wrapped: bool) -> Ended:
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, start_new_session=True, env=environment)
+        watched = _Watched(None if wrapped else process.pid)
         try:
-            lines, seen = _watch(process, memory, limit_s)
-            left_behind = _left_behind(process.pid)
+            watched.follow(process, memory, limit_s)
+            left_behind = _left_behind(watched.session or process.pid)
         finally:
-            _end_session(process)
+            _end_session(process, watched.session)
         complaints.seek(0)
         last_words = complaints.read().decode(errors="replace").strip().splitlines()
-    if process.returncode == 0 and lines:
-        return Ended(lines, "", seen, left_behind)
-    return Ended([], last_words[-1] if last_words else f"exit code {process.returncode}", seen, left_behind)
+    if watched.session is None:
+        return _HELD_BACK
+    if process.returncode == 0 and watched.lines:
+        return Ended(watched.lines, "", watched.seen, left_behind)
+    return Ended([], last_words[-1] if last_words else f"exit code {process.returncode}", watched.seen, left_behind)
+
+
+_HELD_BACK = Ended([], "held back", [], 0)
 
 
 def measuring_environment() -> dict[str, str]:
@@ -87,24 +112,41 @@ def measuring_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(SOURCE_TREE), os.environ.get("PYTHONPATH", "")]))}
 
 
-def _watch(process: subprocess.Popen[bytes], memory: bool, limit_s: float) -> tuple[list[str], list[Memory]]:
-    """Its output until it ends or the limit is over, and its memory again and again from "ready", the first line, on."""
-    assert process.stdout is not None
-    deadline_s = time.monotonic() + limit_s
-    output, seen = b"", []
-    while time.monotonic() < deadline_s:
-        readable, _, _ = select.select([process.stdout], [], [], MEMORY_EVERY_S if memory else 0.2)
-        if readable:
-            piece = os.read(process.stdout.fileno(), 65536)
-            output += piece
-            if not piece:
-                process.wait(timeout=10)
-                break
-        elif process.poll() is not None:  # a process that it left behind has its output open
-            break
-        if memory and output.count(b"\n") == 1:
-            seen.append(memory_of(process.pid))
-    return output.decode().splitlines()[1:], seen
+class _Watched:
+    """Output of a process until it ends or its time is over, and its memory again and again between "ready", its first line, and the next.
+
+    `session` is None until a wrapper has let go of it.
+    """
+
+    def __init__(self, session: int | None) -> None:
+        self.session = session
+        self.seen: list[Memory] = []
+        self._output = b""
+
+    @property
+    def lines(self) -> list[str]:
+        """Those after "ready"."""
+        return self._output.decode().splitlines()[1:]
+
+    def follow(self, process: subprocess.Popen[bytes], memory: bool, limit_s: float) -> None:
+        assert process.stdout is not None
+        deadline_s = time.monotonic() + (limit_s if self.session else WRAPPER_LIMIT_S)
+        while time.monotonic() < deadline_s:
+            readable, _, _ = select.select([process.stdout], [], [], MEMORY_EVERY_S if memory else 0.2)
+            if readable:
+                piece = os.read(process.stdout.fileno(), 65536)
+                self._output += piece
+                if not piece:
+                    process.wait(timeout=10)
+                    return
+            elif process.poll() is not None:  # a process that it left behind has its output open
+                return
+            if self.session is None and b"\n" in self._output:
+                begun, _, self._output = self._output.partition(b"\n")
+                self.session = int(begun.split()[1])
+                deadline_s = time.monotonic() + limit_s
+            if memory and self.session and self._output.count(b"\n") == 1:
+                self.seen.append(memory_of(self.session))
 
 
 def _left_behind(session: int) -> int:
@@ -117,9 +159,10 @@ def _left_behind(session: int) -> int:
     return remaining
 
 
-def _end_session(process: subprocess.Popen[bytes]) -> None:
-    for pid in in_session(process.pid):
-        os.kill(pid, signal.SIGKILL)
+def _end_session(process: subprocess.Popen[bytes], session: int | None) -> None:
+    for pid in {*in_session(process.pid), *(in_session(session) if session else ())}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     process.wait(timeout=10)
     assert process.stdout is not None
     process.stdout.close()

@@ -15,4 +15,5 @@ NAMES = (
     "dali",
     "ray_data",
     "antifreeze_loader",
+    "antifreeze_over_hf",
 )

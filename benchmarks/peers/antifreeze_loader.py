@@ -1,42 +1,52 @@
-"""Ours, from this source tree, in torch's environment. Settings that this version does not have yet are no rows."""
+"""Ours, from this source tree, in torch's environment."""
 
 from __future__ import annotations
 
-import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch.utils.data import TensorDataset
 
-from peers.contract import Entry, Epochs, Peer, Setting, Task, forever
+from peers.contract import TUNES_ITSELF_S, Entry, Epochs, Peer, Setting, Task, forever
 from workloads import WORKLOADS, SlowReadsAsync, rows
 
-PEER = Peer("torch", "antifreeze", ())
+OURS = "antifreeze"
+PEER = Peer("torch", OURS, ())
 
 
 def entries(task: Task) -> list[Entry]:
-    auto = Setting("auto", {"num_workers": "auto"})
     if task.concurrency:
-        return [*one_each(task, (auto, *waiting(task.concurrency))), Entry("antifreeze, 2 workers", (workers(2),))]
-    return one_each(task, (workers(2), auto, Setting("no workers", {"num_workers": 0})))
+        return waiting(task.concurrency)
+    auto = Setting("auto", {"num_workers": "auto"}, warm_s=TUNES_ITSELF_S)
+    shared = (Setting("2 threads", {**workers(2).options, "workers": "thread"}),) if task.workload == "images" else ()
+    return one_each(task, (workers(2), auto, Setting("no workers", {"num_workers": 0}), *shared))
 
 
 def workers(count: int) -> Setting:
     return Setting(f"{count} workers", {"num_workers": count, "persistent_workers": True})
 
 
-def waiting(concurrency: int) -> list[Setting]:
-    """So many reads at a time: as processes, and as threads and in an async data set where there are such."""
-    offered = inspect.signature(ours().__init__).parameters
-    found = [workers(concurrency)]
-    if "workers" in offered:
-        threads = {"num_workers": concurrency, "workers": "thread", "persistent_workers": True}
-        found.append(Setting(f"{concurrency} threads", threads))
-    if "concurrency" in offered:
-        for processes in (1, 2):
-            given = {"num_workers": processes, "concurrency": concurrency // processes, "persistent_workers": True, "async": True}
-            found.append(Setting(f"async, {processes} × {concurrency // processes}", given))
-    return found
+def waiting(concurrency: int) -> list[Entry]:
+    """So many reads at a time: as processes, as threads, in an async data set; and with nothing chosen."""
+    threads = Setting(f"{concurrency} threads", {**workers(concurrency).options, "workers": "thread"})
+    either = Setting('auto, workers="auto"', {"num_workers": "auto", "workers": "auto"}, warm_s=TUNES_ITSELF_S)
+    asynchronous = (
+        Setting("no workers", {"num_workers": 0, "concurrency": concurrency, "async": True}),
+        *(
+            Setting(f"{count} × {concurrency // count}", {**workers(count).options, "concurrency": concurrency // count, "async": True})
+            for count in (1, 2)
+        ),
+        Setting(f"1 thread × {concurrency}", {**workers(1).options, "workers": "thread", "concurrency": concurrency, "async": True}),
+    )
+    tuned = Setting(f"auto × {concurrency}", {"num_workers": "auto", "concurrency": concurrency, "async": True}, warm_s=TUNES_ITSELF_S)
+    return [
+        Entry(f"{OURS}, processes", (workers(concurrency),)),
+        Entry(f"{OURS}, threads", (threads,)),
+        Entry(f"{OURS}, async", asynchronous),
+        Entry(f"{OURS}, auto", (either,)),
+        Entry(f"{OURS}, async, auto", (tuned,)),
+    ]
 
 
 def one_each(task: Task, settings: tuple[Setting, ...]) -> list[Entry]:
@@ -44,33 +54,31 @@ def one_each(task: Task, settings: tuple[Setting, ...]) -> list[Entry]:
     kinds = ("TensorDataset", "__getitems__") if task.name == "rows-batch" else ("",)
     return [
         Entry(
-            f"antifreeze, {setting.name}",
-            tuple(Setting(" ".join(filter(None, (setting.name, kind))), {**setting.options, "kind": kind}) for kind in kinds),
+            f"{OURS}, {setting.name}",
+            tuple(
+                replace(setting, name=" ".join(filter(None, (setting.name, kind))), options={**setting.options, "kind": kind})
+                for kind in kinds
+            ),
         )
         for setting in settings
     ]
 
 
-def ours() -> Any:
+def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
     from antifreeze import DataLoader
 
-    return DataLoader
-
-
-def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
     options = dict(options)
     arguments = WORKLOADS[task.workload].loader_arguments(task.samples) | {"batch_size": task.batch_size, "drop_last": True}
     if options.pop("kind", "") == "TensorDataset":
         arguments |= {"dataset": TensorDataset(*rows(task.samples)), "collate_fn": None}
     if options.pop("async", False):
         arguments |= {"dataset": SlowReadsAsync(task.samples)}
-    loader_class = ours()
+    return lambda: epochs_of(DataLoader, arguments | options)
 
-    def epochs() -> Any:
-        loader = loader_class(**arguments, **options)
-        try:
-            yield from forever(lambda: loader)
-        finally:
-            loader.close()
 
-    return epochs
+def epochs_of(loader_class: Any, arguments: dict[str, Any]) -> Any:
+    loader = loader_class(**arguments)
+    try:
+        yield from forever(lambda: loader)
+    finally:
+        loader.close()

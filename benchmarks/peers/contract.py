@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,12 @@ class Setting:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    warm_s: float = 0.0
+    """Its warm-up is at least so long."""
+
+
+TUNES_ITSELF_S = 4.0
+"""What settings that look for the best by themselves get as a warm-up, whoever's they are."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ def with_warm_malloc(task: Task, settings: tuple[Setting, ...]) -> tuple[Setting
     """Each setting as it is and, where samples are large, also with WARM_MALLOC."""
     if task.workload not in ("images", "jpeg"):
         return settings
-    warm = (Setting(f"{setting.name}, {WARM}", setting.options, {**setting.environment, **WARM_MALLOC}) for setting in settings)
+    warm = (replace(setting, name=f"{setting.name}, {WARM}", environment={**setting.environment, **WARM_MALLOC}) for setting in settings)
     return (*settings, *warm)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.contract import Entry, Epochs, Peer, Refusal, Setting, Task, forever
-from peers.samples import collate, from_record, records, stored_samples
+from peers.samples import collate, from_record, records
 
 PEER = Peer("litdata", "LitData", ("litdata==0.2.76",))
 
@@ -19,7 +19,10 @@ def entries(task: Task) -> list[Entry] | Refusal:
 
 
 class Record:
-    """What `optimize` calls for each index; found by name in the processes that it starts."""
+    """What `optimize` calls for each index; found by name in the processes that it starts.
+
+    An epoch is what is stored, so sources are stored again and again until there are as many as in everybody's epoch.
+    """
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -28,7 +31,7 @@ class Record:
     def __call__(self, index: int) -> dict[str, Any]:
         if self.records is None:
             self.records = list(records(self.task))
-        return self.records[index]
+        return self.records[index % len(self.records)]
 
 
 def prepare(task: Task, folder: Path) -> None:
@@ -36,7 +39,7 @@ def prepare(task: Task, folder: Path) -> None:
 
     size = "64MB" if not task.concurrency else None
     chunks = {"chunk_bytes": size} if size else {"chunk_size": max(1, task.samples // 512)}
-    inputs = list(range(stored_samples(task)))
+    inputs = list(range(task.samples))
     litdata.optimize(fn=Record(task), inputs=inputs, output_dir=str(folder), num_workers=1, **chunks)
 
 

@@ -19,12 +19,24 @@ BENCHMARKS = ROOT / "benchmarks"
 def parts(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The modules of the harness, which lie beside its command."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import peer_bench
     import peer_child
     import peer_environments
+    import peer_journal
     import peer_report
+    import runs
     from peers import NAMES, contract
 
-    return {"child": peer_child, "environments": peer_environments, "report": peer_report, "contract": contract, "names": NAMES}
+    return {
+        "bench": peer_bench,
+        "child": peer_child,
+        "environments": peer_environments,
+        "journal": peer_journal,
+        "report": peer_report,
+        "runs": runs,
+        "contract": contract,
+        "names": NAMES,
+    }
 
 
 def result(parts: Any, rate: float) -> Any:
@@ -33,7 +45,7 @@ def result(parts: Any, rate: float) -> Any:
 
 def line(parts: Any, title: str, *rates: float | None, setting: str = "2 workers") -> Any:
     report = parts["report"]
-    rounds = [report.Round(result(parts, rate)) if rate else report.Round(None, "it broke") for rate in rates]
+    rounds = [report.Round(result(parts, rate) if rate else None, "" if rate else "it broke", number) for number, rate in enumerate(rates)]
     return report.Line(title, setting, rounds)
 
 
@@ -65,14 +77,137 @@ def test_the_table_has_the_fastest_first_and_the_reason_of_those_who_cannot(part
     assert any(row.startswith("Ray Data") and "failed: it broke" in row for row in rows[2:])
 
 
-def test_rounds_that_are_added_stay_beside_those_they_ran_with(parts: Any) -> None:
-    earlier = [line(parts, "base", 100, 100), line(parts, "fast", 300, 500)]
-    later = [line(parts, "base", 50), line(parts, "slow", 25)]
+def test_within_a_round_the_measure_that_was_taken_closest_counts(parts: Any) -> None:
+    report = parts["report"]
+    base = report.Line("base", "", [report.Round(result(parts, 100), "", 0, 10.0), report.Round(result(parts, 200), "", 0, 5000.0)])
+    later = report.Line("later", "", [report.Round(result(parts, 400), "", 0, 4990.0)])
 
-    found = {each.title: each for each in parts["report"].merged(earlier, later)}
+    assert report.ratio_to(later, base) == 2.0
 
-    assert parts["report"].ratio_to(found["fast"], found["base"]) == 4.0
+
+def record(parts: Any, title: str, number: int, rate: float | None = 100.0, look: str = "rate", **more: Any) -> Any:
+    journal = parts["journal"]
+    found = result(parts, rate) if rate and look == "rate" else None
+    return journal.Record(journal.Look(look), title, "2 workers", number, 10.0, found, **more)
+
+
+def test_what_was_kept_is_read_again_and_a_line_that_was_cut_off_is_passed_over(parts: Any, tmp_path: Path) -> None:
+    kept = [record(parts, "base", 0), record(parts, "fast", 0, look="memory", peak_bytes=5)]
+    journal = parts["journal"].Journal(tmp_path)
+    for each in kept:
+        journal.add("rows", each)
+    with (tmp_path / "rows.jsonl").open("a") as file:
+        file.write('{"look": "rate", "title": "ba')
+
+    assert parts["journal"].Journal(tmp_path).of("rows") == kept
+    assert parts["journal"].Journal(tmp_path).of("tokens") == []
+
+
+def test_the_rounds_of_several_runs_follow_each_other(parts: Any, tmp_path: Path) -> None:
+    for name, rates in (("first", [("base", 100.0), ("fast", 300.0)]), ("second", [("base", 50.0), ("slow", 25.0)])):
+        journal = parts["journal"].Journal(tmp_path / name)
+        for title, rate in rates:
+            journal.add("rows", record(parts, title, 0, rate))
+
+    records = parts["journal"].read_all([tmp_path / "first", tmp_path / "second"], "rows")
+    found = {each.title: each for each in parts["bench"].lines_of(records, [])}
+
+    assert parts["report"].ratio_to(found["fast"], found["base"]) == 3.0
     assert parts["report"].ratio_to(found["slow"], found["base"]) == 0.5
+    assert found["base"].rate == 75.0
+
+
+def test_a_row_whose_batches_are_wrong_has_no_figure(parts: Any) -> None:
+    records = [
+        record(parts, "base", 0),
+        record(parts, "wrong", 0, 900.0),
+        record(parts, "wrong", 0, look="right", error="row 3 has no label"),
+    ]
+
+    base, wrong = parts["bench"].lines_of(records, [])
+
+    assert "wrong batches: row 3 has no label" in parts["report"].table([base, wrong], base, markdown=False)
+    assert parts["report"].best([base, wrong]) is base
+
+
+class Untouched:
+    """In the place of a bench: notes who would be measured."""
+
+    def __init__(self, parts: Any) -> None:
+        self.parts, self.asked = parts, []
+
+    def measure(self, task: Any, contender: Any, setting: Any, look: Any, number: int) -> Any:
+        self.asked.append((contender.entry.title, look.value, number))
+        import time
+
+        journal = self.parts["journal"]
+        return journal.Record(look, contender.entry.title, setting.name, number, time.time(), result(self.parts, 100.0))
+
+
+def test_a_run_that_was_interrupted_goes_on_where_it_was_with_a_fresh_measure(parts: Any, tmp_path: Path) -> None:
+    contract, look = parts["contract"], parts["journal"].Look
+    task, peer = contract.TASKS["rows"], contract.Peer("torch", "torch", ())
+    settings = (contract.Setting("2 workers"),)
+    titles = ("torch DataLoader, 2 workers", "fast", "slow")
+    contenders = [parts["bench"].Contender("torch_loader", peer, contract.Entry(title, settings)) for title in titles]
+    journal = parts["journal"].Journal(tmp_path)
+    for title in titles[:2]:
+        journal.add("rows", record(parts, title, 0))  # long ago
+    bench = Untouched(parts)
+
+    looks = [(look.RATE, 2), (look.MEMORY, 1)]
+    parts["bench"].run_rounds(bench, journal, task, contenders, {}, looks, frozenset({"slow"}))
+
+    assert bench.asked == [
+        (titles[0], "rate", 0),
+        ("slow", "rate", 0),
+        (titles[0], "rate", 1),
+        ("fast", "rate", 1),
+        *((title, "memory", 0) for title in titles),
+    ]
+
+
+def test_a_wrapper_may_hold_a_measurement_back_and_is_no_part_of_it(parts: Any, tmp_path: Path) -> None:
+    wrapper = tmp_path / "wrap.sh"
+    wrapper.write_text('#!/bin/sh\nsleep 0.6\n"$@"\n')
+    wrapper.chmod(0o700)
+    code = "import os; print('ready', flush=True); print(os.getsid(0) == os.getpid(), flush=True)"
+
+    ended = parts["runs"].run_process([sys.executable, "-c", code], {}, False, limit_s=30, wrap=[str(wrapper)])
+    stuck = parts["runs"].run_process([sys.executable, "-c", "import time; time.sleep(60)"], {}, False, limit_s=0.2, wrap=[str(wrapper)])
+
+    assert (ended.lines, ended.error) == (["True"], "")
+    assert stuck.lines == []
+
+
+def test_a_wrapper_that_does_not_let_go_is_named(parts: Any) -> None:
+    ended = parts["runs"].run_process([sys.executable, "-c", "1"], {}, False, wrap=["false"])
+
+    assert ended.error == "false never let it begin"
+
+
+@pytest.mark.parametrize(
+    ("task", "spoil"),
+    [
+        ("rows", lambda batch: batch[1].__setitem__(0, (batch[1][0] + 1) % 10)),
+        ("rows", lambda batch: batch[0].__setitem__((3, 2), 5.0)),
+        ("reads-32", lambda batch: batch[0].__setitem__((1, 7), batch[0][1, 7] + 1)),
+        ("tokens", lambda batch: batch[1].__setitem__(0, batch[1][0] - 1)),
+    ],
+    ids=["label", "value", "byte", "length"],
+)
+def test_wrong_samples_are_found(parts: Any, task: str, spoil: Any) -> None:
+    from peers.right import Checker
+    from peers.samples import data_set, whole_batch
+
+    task = replace(parts["contract"].TASKS[task], samples=600, batch_size=8)
+    batch = whole_batch(task, data_set(task))(range(8))
+    leaves = [parts["child"].to_numpy(leaf).copy() for leaf in parts["child"].leaves(batch)]
+
+    Checker(task).look(leaves)
+    spoil(leaves)
+    with pytest.raises(ValueError, match=r"label|no row|not what was read|no sample"):
+        Checker(task).look(leaves)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +305,7 @@ def test_an_unknown_peer_or_workload_is_refused() -> None:
     for given, said in (
         (["--peers", "ffcv"], "no peer 'ffcv'; there are torch,"),
         (["--workloads", "x"], "no workload 'x'; there are rows,"),
+        (["--from", "nowhere"], "no folder nowhere: --from reads what --save FOLDER kept"),
     ):
         done = subprocess.run(
             [sys.executable, "benchmarks/peers.py", *given], cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
