@@ -49,6 +49,11 @@ class Pace:
     wrap: tuple[str, ...] = ()
     pause: float = 0.0
     """How long to hold still after each measurement, in times of what it took: others may want the machine too."""
+    stop_after_s: float | None = None
+
+
+class TimeIsUp(Exception):
+    """Nothing more is begun in this run."""
 
 
 class Bench:
@@ -79,6 +84,8 @@ class Bench:
         return self._child(task, contender, Setting(""), "prepare").error
 
     def measure(self, task: Task, contender: Contender, setting: Setting, look: Look, number: int) -> Record:
+        if self.pace.stop_after_s is not None and time.monotonic() - self.started_s > self.pace.stop_after_s:
+            raise TimeIsUp
         began_s, at_s = time.monotonic(), time.time()
         record = self._measure(task, contender, setting, look, number, at_s)
         self.progress(f"{look.value}, round {number + 1}  {task.name}  {record.title} ({record.setting}): {in_words(record)}")
@@ -98,8 +105,8 @@ class Bench:
 
     def _child(self, task: Task, contender: Contender, setting: Setting, what: str) -> Ended:
         folder = data_folder(self.home, contender.peer, task)
-        warm_s = max(self.pace.warm_s, setting.warm_s)
-        request = PeerRequest(contender.module, task.name, setting.options, str(folder), self.pace.seconds, warm_s, what)
+        times = (max(self.pace.seconds, setting.looks_s), max(self.pace.warm_s, setting.warm_s))
+        request = PeerRequest(contender.module, task.name, setting.options, str(folder), *times, setting.whole_epochs, what)
         command = [str(self.environments.python(contender.peer)), str(HERE / "peer_child.py"), json.dumps(asdict(request))]
         limit_s = PREPARING_LIMIT_S if what == "prepare" else MEASUREMENT_LIMIT_S
         wrap = () if what == "prepare" else self.pace.wrap

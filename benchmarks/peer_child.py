@@ -11,7 +11,8 @@
        |<-------------------------------|
 
 1. "first batch" runs from construction to the first batch, with whatever the peer has to start for it.
-2. The rate is that of the window without the first tenth of every epoch and its start; `over_epochs_per_s` is the same with them.
+2. The rate is that of the window without the first tenth of every epoch and its start; `over_epochs_per_s` is the same with them (and the
+   only one where the setting says `whole_epochs`).
 3. CPU and page faults are those of the window, of the whole process tree, per sample.
 4. Of every batch over 1 MB one byte per page is read, so that a promise of data does not count as data.
 """
@@ -44,6 +45,7 @@ class PeerRequest:
     folder: str
     seconds: float = 2.0
     warm_s: float = 1.0
+    whole_epochs: bool = False
     what: str = "rate"
     """rate or memory: measures; right: looks at what is in the batches; prepare: writes the peer's files."""
 
@@ -108,7 +110,7 @@ def measure(request: PeerRequest) -> PeerResult:
     before, opened_s = own_usage(), time.perf_counter()
     run_until(everything, opened_s + request.seconds, touching, window)
     taken_s, used = time.perf_counter() - opened_s, own_usage() - before
-    enough = window.steady_s > request.seconds / 4
+    enough = window.steady_s > request.seconds / 4 and not request.whole_epochs
     return PeerResult(
         samples=window.samples,
         samples_per_s=window.steady_samples / window.steady_s if enough else window.samples / taken_s,

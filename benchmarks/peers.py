@@ -7,7 +7,8 @@
 
 Each measurement is a fresh process in the environment of its peer (peer_child.py says what it times); memory is looked at in a
 round of its own, because looking costs time. With --save what was measured is kept as it comes, and a run that was interrupted goes
-on where it was. With --wrap COMMAND each measurement runs as `COMMAND python ...`: a lock, for instance, that others hold too.
+on where it was; --stop-after ends it early. With --wrap COMMAND each measurement runs as `COMMAND python ...`: a lock, for instance,
+that others hold too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import machine
-from peer_bench import Bench, Pace, lines_of, run_rounds
+from peer_bench import Bench, Pace, TimeIsUp, lines_of, run_rounds
 from peer_journal import Journal, Look, read_all
 from peer_report import VERDICT_HEAD, Line, table, verdict
 from peers import NAMES
@@ -30,6 +31,7 @@ from peers.torch_loader import BASE
 from runs import HERE
 from table import render
 
+NOT_FINISHED = 75
 CHOSEN = HERE / "peers" / "chosen.json"
 
 
@@ -114,6 +116,12 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--pause", type=float, default=0.0, metavar="TIMES", help="hold still after each measurement, so many times as long as it took"
     )
+    parser.add_argument(
+        "--stop-after",
+        type=float,
+        metavar="SECONDS",
+        help=f"begin no measurement after that; exit status {NOT_FINISHED}: something is left to do, and the same command goes on",
+    )
     parser.add_argument("--home", type=Path, default=HERE / ".peers", help="where environments and files are (default benchmarks/.peers)")
     parser.add_argument("--markdown", action="store_true", help="tables as markdown")
     parser.add_argument("--save", type=Path, metavar="FOLDER", help="keep what is measured there, as it comes, and go on where that ends")
@@ -151,7 +159,7 @@ def name_of(peer: Peer) -> str:
 def main(given: Sequence[str] | None = None) -> int:
     chosen = arguments(given)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is running is ended with us
-    bench = Bench(chosen.home.resolve(), Pace(chosen.seconds, chosen.warm, tuple(chosen.wrap), chosen.pause))
+    bench = Bench(chosen.home.resolve(), Pace(chosen.seconds, chosen.warm, tuple(chosen.wrap), chosen.pause, chosen.stop_after))
     tasks = [TASKS[name] for name in chosen.workloads]
     if chosen.install:
         bench.home.mkdir(parents=True, exist_ok=True)
@@ -160,11 +168,14 @@ def main(given: Sequence[str] | None = None) -> int:
         return 0
     if chosen.prepare:
         return prepare_all(bench, tasks, chosen.peers)
-    if chosen.choose:
+    try:
+        if not chosen.choose:
+            return measure_and_print(bench, tasks, chosen)
         for task in tasks:
             choose(bench, task, chosen.peers, chosen.again)
         return 0
-    return measure_and_print(bench, tasks, chosen)
+    except TimeIsUp:
+        return NOT_FINISHED
 
 
 def prepare_all(bench: Bench, tasks: Sequence[Task], modules: Sequence[str]) -> int:

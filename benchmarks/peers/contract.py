@@ -72,6 +72,10 @@ class Setting:
     environment: dict[str, str] = field(default_factory=dict)
     warm_s: float = 0.0
     """Its warm-up is at least so long."""
+    looks_s: float = 0.0
+    """And so is the time that counts."""
+    whole_epochs: bool = False
+    """For one that loads far ahead while an epoch begins: the beginnings count, or what is measured is how fast it hands over."""
 
 
 TUNES_ITSELF_S = 4.0

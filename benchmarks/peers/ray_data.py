@@ -18,10 +18,14 @@ def entries(task: Task) -> list[Entry]:
     if task.concurrency:
         batches = max(1, task.concurrency // task.batch_size)
         return [
-            Entry(PEER.title, (Setting(f"async actor, {batches} batches of {task.batch_size} reads", {"reads": batches, "prefetch": 4}),))
+            Entry(PEER.title, (setting(f"async actor, {batches} batches of {task.batch_size} reads", {"reads": batches, "prefetch": 4}),))
         ]
-    depths = tuple(Setting(f"2 cores, prefetch {depth}", {"prefetch": depth}) for depth in (1, 4))
-    return [Entry(PEER.title, depths)]
+    return [Entry(PEER.title, (setting("2 cores, prefetch 1", {"prefetch": 1}),))]
+
+
+def setting(name: str, options: dict[str, Any]) -> Setting:
+    """Its tasks run ahead of whoever takes the batches, most of an epoch where the object store has room, however deep the prefetch."""
+    return Setting(name, options, looks_s=6.0, whole_epochs=True)
 
 
 def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
