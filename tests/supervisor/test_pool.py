@@ -17,6 +17,7 @@ from antifreeze import DataLoader
 from antifreeze.errors import LoaderTimeout, WorkerStartFailed
 from antifreeze.supervisor import crew as crew_module
 from antifreeze.supervisor import starting as module
+from antifreeze.supervisor.process import _left_behind, see_off_left_behind
 
 COUNT = 7
 HELD, DEADLY = 1, 3
@@ -111,10 +112,13 @@ def end(loader: DataLoader) -> None:
     if iterator is not None:
         iterator.close()
         for worker in iterator.pool.crew.abandoned:
-            worker.kill()
-            select.select([worker.pidfd], [], [])  # until it is gone
-            worker.reap()
-            worker.let_go()
+            if worker.pidfd >= 0:  # nobody tried to end it
+                worker.kill()
+                select.select([worker.pidfd], [], [])  # until it is gone
+                worker.reap()
+                worker.let_go()
+        while _left_behind:
+            see_off_left_behind()
 
 
 def flat(batches: Any) -> list[int]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from antifreeze.delivery.claims import register, shared_cores
 from antifreeze.delivery.ledger import Decided, Ledger
 from antifreeze.options import Options
-from antifreeze.supervisor.observe import available_memory_bytes
+from antifreeze.supervisor.cgroup import available_memory_bytes
 from antifreeze.tuning.decide import INLINE, WAITS_OUTSIDE, Decision, Kind, Limits, Measured, Setting, Tuner
 from antifreeze.tuning.sharing import Claim
 

@@ -18,7 +18,7 @@ from antifreeze.delivery.traps import Traps
 from antifreeze.options import Options, WorkerKind
 from antifreeze.plan.map_plan import Quarantine
 from antifreeze.slots.ring import Ring
-from antifreeze.supervisor.observe import available_memory_bytes
+from antifreeze.supervisor.cgroup import available_memory_bytes
 from antifreeze.supervisor.pool import Pool
 from antifreeze.torch_private import apply_sharding, default_collate, is_datapipe, sharded_init_fn
 from antifreeze.worker.awaiting import awaits

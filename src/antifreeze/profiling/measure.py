@@ -27,7 +27,7 @@ from antifreeze.profiling.sampling import measure_samples
 from antifreeze.profiling.threads import ThreadsFailed, run_in_child
 from antifreeze.profiling.trials import Tell, loader_name, run_trial
 from antifreeze.profiling.workload import Workload
-from antifreeze.supervisor.observe import available_memory_bytes
+from antifreeze.supervisor.cgroup import available_memory_bytes
 from antifreeze.tuning.cores import usable_cores
 
 SHARES = 56

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import time
+from math import inf
 
 from antifreeze.events import Happening
 from antifreeze.supervisor.acting import Hands
@@ -122,6 +123,8 @@ class Deadlines:
     def _late_workers(self) -> list[int]:
         now_s, sample_ns = time.monotonic(), self._costs.sample_ns
         typical_s = None if sample_ns is None else sample_ns / 1e9
+        timeout_s = self._options.sample_timeout_s
+        deadline_s = inf if timeout_s is None else self._watch.limit_s(timeout_s)
         late = []
         for number, worker in enumerate(self._crew.workers):
             if worker is None or number in self._replacing.killed_at or not (queue := self._state.workers[number].queue):
@@ -130,7 +133,7 @@ class Deadlines:
             if look.entry.task == queue[0].number and look.entry.stage in (Stage.FETCH, Stage.COLLATE):
                 rows, together = queue[0].rows, look.entry.row == ALL_ROWS or look.entry.stage is Stage.COLLATE
                 in_sample_s = 0.0 if together else now_s - look.since_s
-                if is_late(in_sample_s, now_s - look.entry.since_ns / 1e9, rows, typical_s):
+                if is_late(in_sample_s, now_s - look.entry.since_ns / 1e9, rows, typical_s, deadline_s):
                     late.append(number)
         return late
 

@@ -1,4 +1,4 @@
-"""What the system tells about a worker from outside, whatever state it is in: read-only looks into /proc and the cgroup."""
+"""What the system tells about a worker from outside, whatever state it is in: read-only looks into /proc."""
 
 from __future__ import annotations
 
@@ -160,47 +160,6 @@ def resident_bytes(pid: int) -> int:
     except (OSError, ValueError):
         return 0
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
-
-
-def oom_kills() -> int:
-    """How often the kernel's out-of-memory killer struck here: in this process's cgroup where it counts, else on the machine."""
-    count = 0
-    for file in (_cgroup_file("memory.events"), Path("/proc/vmstat")):
-        try:
-            match = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE) if file else None
-        except OSError:
-            match = None
-        count += int(match.group(1)) if match else 0
-    return count
-
-
-def available_memory_bytes() -> int | None:
-    """What may still be used: the machine's, or the cgroup's where that is less."""
-    try:
-        match = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    except OSError:
-        match = None
-    amounts = [int(match.group(1)) * 1024] if match else []
-    limit, used = _number(_cgroup_file("memory.max")), _number(_cgroup_file("memory.current"))
-    if limit is not None and used is not None:
-        amounts.append(max(0, limit - used))
-    return min(amounts, default=None)
-
-
-def _cgroup_file(name: str) -> Path | None:
-    try:
-        line = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-    except (OSError, StopIteration):
-        return None
-    folder = Path("/sys/fs/cgroup") / line[3:].strip().lstrip("/")
-    return folder / name if (folder / name).exists() else None
-
-
-def _number(file: Path | None) -> int | None:
-    try:
-        return int(file.read_text()) if file else None
-    except (OSError, ValueError):
-        return None
 
 
 def _file_of(pid: int, descriptor: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 
 TASK_NS = 3_000_000
 """A task shorter than this is not worth splitting further: handing one over costs some ten microseconds on each side."""
@@ -110,10 +111,10 @@ LATE_SAMPLE, LATE_TASK = 10, 4
 LATE_AT_LEAST_S = 0.2
 
 
-def is_late(in_sample_s: float, in_task_s: float, samples: int, typical_s: float | None) -> bool:
+def is_late(in_sample_s: float, in_task_s: float, samples: int, typical_s: float | None, deadline_s: float = inf) -> bool:
     """Whether a sample, or all `samples` of its task together, takes so much longer than usual (`typical_s` a sample) that a worker
-    with nothing to do may as well try too; never before something is known."""
+    with nothing to do may as well try too, while there is time before the sample's deadline; never before something is known."""
     if typical_s is None:
         return False
-    limit_s = max(LATE_AT_LEAST_S, LATE_SAMPLE * typical_s)
+    limit_s = max(LATE_AT_LEAST_S, min(LATE_SAMPLE * typical_s, deadline_s / 2))
     return in_sample_s > limit_s or in_task_s > max(LATE_AT_LEAST_S, LATE_TASK * typical_s * samples)

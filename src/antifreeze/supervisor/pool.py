@@ -136,7 +136,10 @@ class Pool:
         """From time to time; whether it was time."""
         if self._turns is not None or not self.costs.memory.due(time.monotonic()):
             return False  # threads have no memory of their own
-        workers = [(number, worker) for number, worker in enumerate(self.crew.workers) if worker is not None]
+        workers = [(number, worker) for number, worker in enumerate(self.crew.workers) if worker is not None and worker.ready]
+        if not workers:
+            return False  # one that imports torch right now does not grow by its samples
+        self._replacing.oom.look()
         self.costs.memory.look((number, worker.pid, self.crew.journal.row(number).read().samples) for number, worker in workers)
         return True
 

@@ -7,6 +7,7 @@
 1. A worker is not daemonic, so it may have workers of its own; it ends with its parent all the same.
 2. `end_all` ends any number of workers in parallel within ASK_S + TERM_S + KILL_S: asked, then SIGTERM, then SIGKILL.
 3. After a fork, the child lets go of every descriptor of its parent's workers.
+4. One that even SIGKILL does not end is left behind; when it has ended after all, it is reaped with the next start or end of another.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ KILL_S = 1.0
 
 _ours: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 _starting = threading.Lock()
+_left_behind: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ class ByContext:
 def start_process(context: Any, target: Callable[..., None], args: tuple[Any, ...], name: str, kept: socket.socket | None = None) -> Any:
     """A child that is no daemon; where it is forked, it lets go of all that belongs to the parent's workers but for `kept`."""
     global _kept_by_child
+    see_off_left_behind()
     process = context.Process(target=target, args=args, name=f"antifreeze-{name.replace(' ', '-')}")
     process.daemon = False
     current = multiprocessing.current_process()._config  # type: ignore[attr-defined]
@@ -247,6 +250,7 @@ class WorkerProcess:
         """It cannot be ended: nobody shall wait for it, not even multiprocessing at exit."""
         if isinstance(self._born, ByContext):
             self._born.forget()
+            _left_behind.add(self.pid)
 
     @property
     def is_from_server(self) -> bool:
@@ -329,6 +333,7 @@ class WorkerProcess:
 
 def end_all(workers: Sequence[WorkerProcess]) -> list[WorkerProcess]:
     """Ends all of them in parallel, within ASK_S + TERM_S + KILL_S; returns those that even SIGKILL did not end in time."""
+    see_off_left_behind()
     left = list(workers)
     try:
         left = _end_kindly(left)
@@ -343,6 +348,17 @@ def end_all(workers: Sequence[WorkerProcess]) -> list[WorkerProcess]:
                 worker.reap()
             worker.let_go()
     return left
+
+
+def see_off_left_behind() -> None:
+    """Those that have ended after all; the others are not waited for."""
+    for pid in list(_left_behind):
+        try:
+            ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+        except ChildProcessError:
+            ended = True  # of another parent, which reaps it
+        if ended:
+            _left_behind.discard(pid)
 
 
 def _end_kindly(left: list[WorkerProcess]) -> list[WorkerProcess]:
@@ -396,6 +412,7 @@ def _after_fork_in_child() -> None:
     """Every descriptor of the parent's workers goes, but for the end that the new worker itself uses."""
     global _starting
     _starting = threading.Lock()  # it was held by the thread that forked, which is not here
+    _left_behind.clear()
     for worker in list(_ours):
         worker.let_go(keep_worker_end=worker._worker_end is _kept_by_child)
     _ours.clear()

@@ -20,10 +20,10 @@ from antifreeze.events import Happening
 from antifreeze.supervisor import telling
 from antifreeze.supervisor.acting import Hands
 from antifreeze.supervisor.blame import FROM_OUTSIDE, Blame
+from antifreeze.supervisor.cgroup import OomWatch
 from antifreeze.supervisor.crew import AnyWorker
 from antifreeze.supervisor.exchange import WorkerBack, WorkerGone
-from antifreeze.supervisor.nursery import PATIENCE_S, Nursery
-from antifreeze.supervisor.observe import oom_kills
+from antifreeze.supervisor.nursery import PATIENCE_S, Newborn, Nursery
 from antifreeze.supervisor.policy import RestartBudget
 from antifreeze.supervisor.process import Exit
 from antifreeze.supervisor.recycling import Recycling
@@ -55,7 +55,7 @@ class Replacing:
         self._stopped_by_others: set[int] = set()
         self._recycling: set[int] = set()
         self._coming: set[int] = set()  # added, and not ready yet
-        self._oom_kills = oom_kills()
+        self.oom = OomWatch()
 
     # --- one more, one less ---
 
@@ -77,16 +77,25 @@ class Replacing:
         nursery = self._crew.nursery
         if nursery is None:
             return
-        for newborn in nursery.take():
-            if self._state.workers[newborn.worker].retiring:
+        newborns = nursery.take()
+        try:
+            for newborn in newborns:
+                self._welcome(newborn)
+        except BaseException:
+            for newborn in newborns:  # those that were not welcomed yet
                 newborn.refuse()
-                self._hands.perform(self._state.handle(WorkerGone(newborn.worker)))
-                continue
-            self._watch.forget(newborn.worker)
-            self._starter.take_in(newborn, len(self._state.staying()))
-            self._hands.perform(self._state.handle(WorkerBack(newborn.worker)))
+            raise
         if nursery.is_over or nursery.is_late():
             self._without_nursery(nursery)
+
+    def _welcome(self, newborn: Newborn) -> None:
+        if self._state.workers[newborn.worker].retiring:
+            newborn.refuse()
+            self._hands.perform(self._state.handle(WorkerGone(newborn.worker)))
+            return
+        self._watch.forget(newborn.worker)
+        self._starter.take_in(newborn, len(self._state.staying()))
+        self._hands.perform(self._state.handle(WorkerBack(newborn.worker)))
 
     def _without_nursery(self, nursery: Nursery) -> None:
         missing = self._starter.close_nursery()
@@ -190,6 +199,7 @@ class Replacing:
         self._crew.workers[number] = None
         self._crew.abandoned.append(worker)
         worker.disown()
+        worker.let_go()
         queue = self._state.workers[number].queue
         for slot in {self._state.desk.slot_of(task) for task in queue}:
             self._ring.abandon(slot)
@@ -201,11 +211,8 @@ class Replacing:
 
     def _explain(self, number: int, worker: AnyWorker, end: Exit) -> str:
         text = end.describe() + telling.memory_at_end(end.peak_bytes, self._costs.memory.last_bytes(number, worker.pid))
-        now = oom_kills()
-        if end.code == -9 and now > self._oom_kills:
-            text += " (the kernel's out-of-memory killer struck in the meantime)"
-        self._oom_kills = now
-        return text
+        struck = self.oom.evidence(worker.pid) if end.code == -9 and number not in self.killed_at else None
+        return text if struck is None else f"{text}: {struck}"
 
     def _ended_from_outside(self, number: int, end: Exit) -> bool:
         """Killed or stopped, but not by us: that says nothing about the next one; the restart budget bounds it."""

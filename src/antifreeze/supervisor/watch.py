@@ -54,11 +54,14 @@ class Watch:
     def forget(self, worker: int) -> None:
         self._looks[worker] = None
 
+    def limit_s(self, sample_timeout_s: float, samples: int = 1, each: bool = True) -> float:
+        return max(sample_timeout_s * (samples if each else 1), HONEST_FACTOR * self.slowest_sample_s * samples)
+
     def overdue(self, look: Look, now_s: float, sample_timeout_s: float | None, samples: int, each: bool) -> bool:
         """Whether the sample (or the `samples` that are loaded in one call, with time for `each` of them) had its time."""
         if sample_timeout_s is None or look.entry.stage not in _BUSY:
             return False
-        limit_s = max(sample_timeout_s * (samples if each else 1), HONEST_FACTOR * self.slowest_sample_s * samples)
+        limit_s = self.limit_s(sample_timeout_s, samples, each)
         if look.entry.stage is Stage.STARTING:
             limit_s = max(limit_s, STARTING_S)
         return now_s - look.since_s > limit_s

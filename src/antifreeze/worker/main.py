@@ -408,6 +408,7 @@ def _settle_in() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     part_descriptors()
     name_process("af_worker")
+    _be_the_first_to_go()
     torch.set_num_threads(1)
     stack_without_shared_memory()
     _keep_freed_memory()
@@ -449,6 +450,15 @@ def _open_anew(number: int) -> None:
     os.dup2(anew, number, inheritable)
     os.close(anew)
     os.lseek(number, position, os.SEEK_SET)
+
+
+def _be_the_first_to_go() -> None:
+    """Where memory runs out, the kernel shall end a worker, which is replaced and named in an error, and not the training."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
+    except OSError:
+        pass  # a sandbox without it
 
 
 def _keep_freed_memory() -> None:
