@@ -50,6 +50,7 @@ class Report:
     in_flight_bytes: int
     restarts: int
     hedges: int
+    made_by_loop: int
     loaded_ahead: int
     loaded_ahead_in_vain: int
     loaded_ahead_no_more: str
@@ -93,6 +94,7 @@ class Report:
             in_flight_bytes=ledger.most_in_flight_bytes,
             restarts=costs.restarts,
             hedges=costs.hedges,
+            made_by_loop=ledger.made_by_loop,
             loaded_ahead=ledger.warmth.used,
             loaded_ahead_in_vain=ledger.warmth.dropped,
             loaded_ahead_no_more=ledger.warmth.why_not,
@@ -154,6 +156,10 @@ class Report:
         if self.decided:
             before = f" ({len(self.decided) - 1} before that in .decided)" if len(self.decided) > 1 else ""
             rows.append(("auto", f"{self.decided[-1]}{before}"))
+        if self.made_by_loop:
+            rows.append(
+                ("helped", f"{_several(self.made_by_loop, 'batch', 'es')} made by the loop itself while it waited for those of workers")
+            )
         if self.restarts:
             rows.append(("restarts", f"{_several(self.restarts, 'worker')} replaced"))
         if self.hedges:

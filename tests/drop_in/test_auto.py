@@ -69,6 +69,7 @@ def wild(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Setting]]:
         count = dice.randint(0 if self.may_inline else 1, 3)
         self.setting = self.tuner.home = Setting(self.kind, count) if count else INLINE
         self.due_ns = 0
+        self.helps_beside = dice.choice((0, 4))
         return Decision(self.setting, "the dice say so")
 
     monkeypatch.setattr(Autopilot, "look", look)
@@ -142,6 +143,106 @@ def test_a_state_is_resumed_with_another_setting(wild: list[Setting]) -> None:
         with DataLoader(Drawn(), batch_size=4, shuffle=True, num_workers="auto") as other:
             other.load_state_dict(state)
             assert got + flat(other) == expected
+
+
+# --- the loop makes batches too, while it waits for those of workers ---
+
+
+class SlowInWorkers(Drawn):
+    """So that the loop has to wait."""
+
+    def __getitem__(self, index: int) -> Any:
+        if get_worker_info() is not None:
+            time.sleep(0.003)
+        return super().__getitem__(index)
+
+
+@pytest.fixture
+def helping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker, and the loop beside it."""
+
+    def look(self: Autopilot, now_ns: int, setting: Setting) -> Decision:
+        self.setting, self.helps_beside = Setting(self.kind, 1), 1
+        return Decision(self.setting, "the test says so")
+
+    monkeypatch.setattr(Autopilot, "look", look)
+    monkeypatch.setattr(Autopilot, "look_soon", a_slow_loop)
+
+
+@pytest.mark.parametrize("more", [{}, {"in_order": False}, {"batch_size": None}], ids=repr)
+def test_what_the_loop_makes_is_what_a_worker_would_have_made(more: dict[str, Any], helping: None) -> None:
+    given = {"batch_size": 4, "shuffle": True, "multiprocessing_context": "fork", **more}
+    torch.manual_seed(1)
+    with DataLoader(SlowInWorkers(), num_workers=1, **given) as loader:
+        expected = [flat(loader) for _ in range(2)]
+    torch.manual_seed(1)
+    with DataLoader(SlowInWorkers(), num_workers="auto", **given) as loader:
+        got = [flat(loader) for _ in range(2)]
+        report = loader.report()
+    assert got == expected if more.get("in_order", True) else list(map(sorted, got)) == list(map(sorted, expected))
+    assert 0 < report.made_by_loop < report.batches == sum(map(len, expected))
+    assert f"{report.made_by_loop} batches made by the loop itself" in str(report)
+
+
+def test_what_the_loop_has_made_and_not_delivered_is_not_lost_in_a_state(helping: None) -> None:
+    torch.manual_seed(1)
+    expected = flat(DataLoader(Drawn(), batch_size=4, shuffle=True))
+    for stop in range(2, 20, 5):
+        torch.manual_seed(1)
+        with DataLoader(SlowInWorkers(), batch_size=4, shuffle=True, num_workers="auto") as loader:
+            iterator = iter(loader)
+            got = flat(next(iterator) for _ in range(stop))
+            state = loader.state_dict()
+        with DataLoader(SlowInWorkers(), batch_size=4, shuffle=True, num_workers="auto") as other:
+            other.load_state_dict(state)
+            assert got + flat(other) == expected
+
+
+class BadInTheLoop(SlowInWorkers):
+    """Samples from the fortieth on raise `error`: everywhere, or in the loop's process alone, and once."""
+
+    def __init__(self, error: type[BaseException], everywhere: bool) -> None:
+        self.error, self.everywhere, self.raised = error, everywhere, 0
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= 40 and (self.everywhere or (get_worker_info() is None and not self.raised)):
+            self.raised += 1
+            raise self.error(f"sample {index}")
+        return super().__getitem__(index)
+
+
+def outcomes(loader: Any) -> list[str]:
+    iterator, seen = iter(loader), []
+    while True:
+        try:
+            seen.append(repr(next(iterator)))
+        except StopIteration:
+            return seen
+        except (ValueError, KeyboardInterrupt) as error:
+            seen.append(f"{type(error).__name__} {str(error)[:40]}" if isinstance(error, ValueError) else "Ctrl-C")
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_what_fails_in_the_loop_is_tried_by_a_worker_whose_word_counts(everywhere: bool, helping: None) -> None:
+    torch.manual_seed(1)
+    with DataLoader(BadInTheLoop(ValueError, everywhere), batch_size=4, num_workers=1) as loader:
+        expected = outcomes(loader)
+    dataset = BadInTheLoop(ValueError, everywhere)
+    torch.manual_seed(1)
+    with DataLoader(dataset, batch_size=4, num_workers="auto") as loader:
+        assert outcomes(loader) == expected
+        assert loader.report().made_by_loop
+        assert "loading in the loop failed" in loader.report().decided[-1]
+    assert dataset.raised == 1
+
+
+def test_ctrl_c_while_the_loop_makes_a_batch_loses_none(helping: None) -> None:
+    with DataLoader(Drawn(), batch_size=4) as loader:
+        expected = [repr(batch["index"]) for batch in loader]
+    with DataLoader(BadInTheLoop(KeyboardInterrupt, everywhere=False), batch_size=4, num_workers="auto") as loader:
+        got = outcomes(loader)
+    assert got.count("Ctrl-C") == 1
+    assert [one for one in expected if any(one in batch for batch in got)] == expected and len(got) == len(expected) + 1
 
 
 # --- what may not be loaded in the loop's process ---

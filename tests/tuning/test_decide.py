@@ -22,6 +22,7 @@ from antifreeze.tuning.decide import (
     Tuner,
     depth_within,
     fitting_workers,
+    loop_helps_beside,
     most_workers,
 )
 
@@ -238,3 +239,18 @@ def test_limits() -> None:
     assert fitting_workers(seen(), 3) == 3
     assert depth_within(seen(budget_bytes=50, batch_bytes=100)) == 1
     assert depth_within(seen()) is None
+
+
+@pytest.mark.parametrize(
+    ("window", "beside"),
+    [
+        pytest.param(seen(batches=1000), 3, id="quick batches: on the core that three workers leave"),
+        pytest.param(seen(batches=1000, cores=1), 0, id="no core for it"),
+        pytest.param(seen(batches=10), 0, id="batches that take long: what workers have ready would wait"),
+        pytest.param(seen(batches=1000, cpu_s=0.1), 0, id="samples that wait outside: workers wait better"),
+        pytest.param(seen(batches=1000, budget_bytes=10**9), 0, id="memory for so many batches and no more"),
+        pytest.param(seen(batches=300, queued_s=0.5), 3, id="time without a core is not what a batch takes"),
+    ],
+)
+def test_beside_how_many_workers_the_loop_helps(window: Measured, beside: int) -> None:
+    assert loop_helps_beside(window) == beside

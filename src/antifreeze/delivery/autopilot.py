@@ -17,8 +17,13 @@ from dataclasses import dataclass
 from antifreeze.delivery.claims import register, shared_cores
 from antifreeze.delivery.ledger import Decided, Ledger
 from antifreeze.options import Options
+<<<<<<< HEAD
 from antifreeze.supervisor.cgroup import available_memory_bytes
 from antifreeze.tuning.decide import INLINE, WAITS_OUTSIDE, Decision, Kind, Limits, Measured, Setting, Tuner
+=======
+from antifreeze.supervisor.observe import available_memory_bytes
+from antifreeze.tuning.decide import INLINE, WAITS_OUTSIDE, Decision, Kind, Limits, Measured, Setting, Tuner, loop_helps_beside
+>>>>>>> 866d6aa (num_workers="auto": the loop makes batches itself while it would wait for workers)
 from antifreeze.tuning.sharing import Claim
 
 WINDOW_NS = 400_000_000
@@ -66,6 +71,7 @@ class Autopilot:
         self._options = options
         self._cores = cores
         self.batch_tasks = 1
+        self.helps_beside = 0  # with up to so many workers the loop makes batches too, while it would wait for theirs
         self._mark: _Mark | None = None
         self._settled_ns = 0
         self._settled_at = 1  # the batch after which a window may begin; the very first one is not like the others
@@ -127,6 +133,7 @@ class Autopilot:
         seen = self._seen(self._mark, setting)
         self._mark = self._marked()
         self._computes = seen.computing >= WAITS_OUTSIDE
+        self.helps_beside = loop_helps_beside(seen) if self.kind is Kind.PROCESS else 0
         decision = self.tuner.decide(seen)
         if self.tuner.why:
             self._remember(self.tuner.home, self.tuner.why)  # also where something else is tried already

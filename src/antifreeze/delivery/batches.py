@@ -41,18 +41,18 @@ def size_within(budget_bytes: int | None, batch: Any) -> int:
     """Of a batch that was made in this process and lies in no slot: its size, which is looked at only where there is a budget."""
     if budget_bytes is None:
         return 0
-    size_bytes = _size_of(batch)
+    size_bytes = size_of(batch)
     if size_bytes > budget_bytes:
         raise BatchTooLarge(f"a batch of {size_bytes:,} bytes does not fit into memory_budget ({budget_bytes:,} bytes)")
     return size_bytes
 
 
-def _size_of(part: Any) -> int:
+def size_of(part: Any) -> int:
     """Of its tensors, arrays and texts."""
     if isinstance(part, (torch.Tensor, np.ndarray)):
         return int(part.nbytes)
     if isinstance(part, (str, bytes, bytearray)):
         return len(part)
     if isinstance(part, dict):
-        return sum(map(_size_of, part.values()))
-    return sum(map(_size_of, part)) if isinstance(part, (list, tuple)) else 0
+        return sum(map(size_of, part.values()))
+    return sum(map(size_of, part)) if isinstance(part, (list, tuple)) else 0

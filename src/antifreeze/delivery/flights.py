@@ -5,6 +5,7 @@
 1. Fewer batches are in flight than are planned: a few, however many workers there are.
 2. A batch is in flight under a ticket of its own until it is let go; in order means in the order in which they were put there.
 3. What of the next epoch is given out ahead of it (next_epoch.py) is not in flight here until that epoch has begun.
+4. A batch that the loop itself made while it waited for others is in flight like them, and there already.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from antifreeze.supervisor.tasks import Batch, Phase
 from antifreeze.supervisor.work import Content
 
 _KEPT_TO_REPEAT = 16
+_MADE_AT_MOST = 3
+"""Batches that the loop makes while it waits for one: those of workers come between them."""
 _tickets = itertools.count()
 """Of all iterators: a pool may serve several, one after the other."""
 
@@ -97,6 +100,7 @@ class Flights:
         self.key = key
         self.planned: deque[PlannedBatch | BaseException] = deque()
         self.in_flight: dict[int, InFlight] = {}
+        self._made: dict[int, tuple[Any, int]] = {}  # by the loop: batches and their sizes
         self.finished = False
         self.moved_up_before = 0
 
@@ -122,8 +126,12 @@ class Flights:
         return tickets
 
     def plan_ahead(self) -> None:
-        while self._shape.is_map and not self.finished and len(self.planned) + len(self.in_flight) < self.look_ahead:
+        while self._shape.is_map and not self.finished and len(self.planned) + self._with_workers < self.look_ahead:
             self._draw_one()
+
+    @property
+    def _with_workers(self) -> int:
+        return len(self.in_flight) - len(self._made)
 
     @property
     def look_ahead(self) -> int:
@@ -158,7 +166,7 @@ class Flights:
         if not self._shape.is_map:
             self._submit_streams(room)
             return
-        while self.planned and len(self.in_flight) < room:
+        while self.planned and self._with_workers < room:
             planned = self.planned[0]
             if isinstance(planned, BaseException):
                 return
@@ -180,6 +188,41 @@ class Flights:
         divisible = self._shape.auto_collation and isinstance(indices, (list, array))
         self.pool.submit(ticket, Content(indices, planned.position, divisible, planned.number, key=key), rows, tasks, worker)
 
+    # --- made by the loop itself ---
+
+    def take_one_to_make(self) -> PlannedBatch | None:
+        """A batch that nobody has begun, and that the loop may make while it waits for another; then `made`, or `not_made`."""
+        if len(self._made) >= _MADE_AT_MOST:
+            return None
+        if not self.planned and not self.finished:
+            self._draw_one()
+        if not self.planned or isinstance(self.planned[0], BaseException):
+            return None
+        planned = self.planned.popleft()
+        assert isinstance(planned, PlannedBatch)
+        return planned
+
+    def made(self, planned: PlannedBatch, data: Any, size: int) -> None:
+        ticket = next(_tickets)
+        self.in_flight[ticket] = InFlight(ticket, planned, None)
+        self._made[ticket] = (data, size)
+
+    def not_made(self, planned: PlannedBatch) -> None:
+        self.planned.appendleft(planned)
+
+    def is_made_next(self) -> bool:
+        """Whether the batch that comes next was made by the loop."""
+        return bool(self._made) and (not self._shape.in_order or next(iter(self.in_flight)) in self._made)
+
+    def take_made(self) -> tuple[PlannedBatch, Any, int] | None:
+        """That batch, and its size."""
+        if not self.is_made_next():
+            return None
+        ticket = next(iter(self._made))
+        planned = self.in_flight.pop(ticket).planned
+        assert planned is not None
+        return planned, *self._made.pop(ticket)
+
     # --- for the next epoch ---
 
     def give_ahead(self, planned: PlannedBatch, key: int) -> int:
@@ -189,7 +232,7 @@ class Flights:
         return ticket
 
     def room_left(self) -> int:
-        return self._room(self._tasks_for(self._shape.batch_rows or 1)) - len(self.in_flight)
+        return self._room(self._tasks_for(self._shape.batch_rows or 1)) - self._with_workers
 
     # --- streams ---
 
@@ -253,16 +296,18 @@ class Flights:
 
     def ready(self) -> int:
         """How many batches come next without a wait."""
-        batches = self.pool.state.batches
-        return sum(1 for _ in itertools.takewhile(lambda ticket: batches[ticket].phase is Phase.READY, self.in_flight))
+        batches, made = self.pool.state.batches, self._made
+        return sum(1 for _ in itertools.takewhile(lambda ticket: ticket in made or batches[ticket].phase is Phase.READY, self.in_flight))
 
     def waiting_for(self) -> str:
-        return f"batch {self.pool.contents[next(iter(self.in_flight))].number}"
+        first = next(iter(self.in_flight.values()))
+        number = first.planned.number if first.planned is not None else self.pool.contents[first.ticket].number
+        return f"batch {number}"
 
     def end_early(self) -> None:
         """As if the plan ended here."""
         self.planned.clear()
-        self.in_flight.clear()  # what the workers do of it is dropped when the next epoch begins, or they end now
+        self.forget()  # what the workers do of it is dropped when the next epoch begins, or they end now
         self.finished = True
         if not self._shape.is_map:
             self.stream_plan.end_all()
@@ -274,6 +319,11 @@ class Flights:
             self.planned.append(self.plan.repeat(copy.copy(self.to_repeat[number % len(self.to_repeat)])))
         self.submit()
         return bool(self.in_flight)
+
+    def forget(self) -> None:
+        """What is in flight is nobody's any more."""
+        self.in_flight.clear()
+        self._made.clear()
 
     def note_delivered(self, flight: InFlight, batch: Batch) -> None:
         if flight.planned is not None:

@@ -21,7 +21,7 @@ import torch
 
 from antifreeze import spans
 from antifreeze.delivery.bad_samples import BadSampleDesk, exception_of, failure_of
-from antifreeze.delivery.batches import build, size_within
+from antifreeze.delivery.batches import build, size_of, size_within
 from antifreeze.delivery.beginning import begin_among_ranks, begin_map, begin_streams, hosts
 from antifreeze.delivery.claims import FixedClaim
 from antifreeze.delivery.device import DeviceFeed
@@ -154,7 +154,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self.pool.contents.clear()
         self.pool.collated.clear()
         self.pool.state.forget_all()
-        self._flights.in_flight.clear()
+        self._flights.forget()
 
     def _take_parked(self, loader: Any) -> Pool | None:
         """Workers that are left from the last epoch, with what they have loaded of this one."""
@@ -294,6 +294,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _next_is_ready(self) -> bool:
         if not isinstance(self.pool, Pool) or not self._flights.in_flight or self.pool.closed:
             return False
+        if self._flights.is_made_next():
+            return True
         self.pool.catch_up()
         batch = self._flights.pick()
         return batch is not None and batch.phase in (Phase.READY, Phase.FAILED)
@@ -336,6 +338,11 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                     loaded = steering.load_inline(partial(self._load_at_once, may_fail=False))
                     if loaded is not None:
                         return loaded[0]
+                elif steering.helps:
+                    self._lend_a_hand(steering)
+                made = self._flights.take_made()
+                if made is not None:
+                    return self._hand_over_made(*made)
             while True:
                 flight, batch = self._next_resolved()
                 if (flight.moved_up or flight.cut) and batch.phase is not Phase.FAILED and not self._repair.shorten(flight, batch):
@@ -352,6 +359,38 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             raise
         finally:
             self._clock.leave()
+
+    def _lend_a_hand(self, steering: Steering) -> None:
+        """While what comes next is still with the workers, the loop makes batches that nobody has begun."""
+        flights, pool = self._flights, self.pool
+        assert isinstance(pool, Pool)
+        while flights.in_flight and not flights.is_made_next() and flights.pick() is None:
+            pool.catch_up()
+            planned = flights.take_one_to_make() if flights.pick() is None else None
+            loaded = None if planned is None else steering.load_inline(partial(self._make, planned))
+            if planned is None or loaded is None:
+                return
+            flights.made(planned, *loaded[0])
+
+    def _make(self, planned: PlannedBatch, pool: LocalPool) -> tuple[Any, int]:
+        try:
+            load = in_stage("load", pool.load) if self._watched else pool.load
+            return load(planned.number, planned.indices, planned.position, planned.rows)
+        except BaseException as error:
+            self._flights.not_made(planned)
+            if isinstance(error, FetchError):
+                raise NotHere(error.failure.message) from None
+            raise
+
+    def _hand_over_made(self, planned: PlannedBatch, data: Any, size: int) -> Any:
+        self.cursor.delivered = self.cursor.delivered.add(planned)
+        self._ledger.made_by_loop += 1
+        self._count(planned.rows, size or size_of(data))
+        if not self._auto_collation:
+            self._traps.handed_out(data)
+        if not self._flights.inline:
+            self._flights.go_on()
+        return self._pinned(data)
 
     def _park(self) -> bool:
         """With "auto", workers stay for the next epoch: whether the loader has taken them."""

@@ -62,6 +62,7 @@ class Ledger:
     bad_samples: list[BadSampleRecord] = field(default_factory=list)
     raised: list[BadSampleRecord] = field(default_factory=list)
     most_in_flight_bytes: int = 0
+    made_by_loop: int = 0  # batches, while it waited for those of workers
     warmth: Warmth = field(default_factory=Warmth)
     decided: list[Decided] = field(default_factory=list)  # oldest first; empty where the number of workers was given
 

@@ -1,6 +1,7 @@
 """num_workers="auto" in one iterator: what the autopilot decides is taken up between two batches, by workers or in the loop's own process.
 
-1. Batches are loaded here while workers come up, and wherever that is faster; the bytes are the same.
+1. Batches are loaded here while workers come up, wherever that is faster, and while the loop would wait for quick ones; the bytes are
+   the same.
 2. A batch that cannot be loaded here is left to a worker, whose error is the one that counts.
 """
 
@@ -44,6 +45,12 @@ class Steering:
         pool = self._flights.pool
         assert isinstance(pool, Pool)
         return pool
+
+    @property
+    def helps(self) -> bool:
+        """Whether the loop makes batches too, while it waits for those of workers."""
+        flights = self._flights
+        return not flights.inline and flights.workers <= self.auto.helps_beside and self.auto.may_inline
 
     def new_epoch(self) -> None:
         self._local = None

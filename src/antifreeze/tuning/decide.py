@@ -38,6 +38,8 @@ WORTH_A_THREAD_S = 0.001
 NO_CORE = 0.1
 HAND_OVER_S = 150e-6
 """About what handing a batch from a worker to the loop costs both of them: a batch that loads faster is loaded by the loop."""
+QUICK_BATCH_S = 0.002
+"""A batch that loads in less is made by the loop too, while it would wait: what workers have ready meanwhile does not wait for long."""
 LOOP_NEEDS_CORE = 0.3
 BUSY_ENOUGH = 0.7
 REST, LONGEST_REST = 8, 512
@@ -336,6 +338,13 @@ def inline_rate(seen: Measured) -> float:
     """Samples a second if the loop loaded them itself, with nothing handed over and no core to wait for."""
     loop_s = seen.elapsed_s - seen.waited_s
     return seen.samples / max(loop_s + seen.work_s - seen.queued_s, 1e-9)
+
+
+def loop_helps_beside(seen: Measured) -> int:
+    """Beside up to so many workers the loop, while it waits for a batch, had better make another one itself: where batches are quick and
+    compute, there is a core for it, and no bound to how many may be in memory."""
+    quick = seen.work_s - seen.queued_s <= QUICK_BATCH_S * seen.batches
+    return seen.cores - 1 if quick and seen.computing >= WAITS_OUTSIDE and seen.budget_bytes is None else 0
 
 
 def _loop_share(seen: Measured) -> float:
