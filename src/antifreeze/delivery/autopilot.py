@@ -17,13 +17,8 @@ from dataclasses import dataclass
 from antifreeze.delivery.claims import register, shared_cores
 from antifreeze.delivery.ledger import Decided, Ledger
 from antifreeze.options import Options
-<<<<<<< HEAD
 from antifreeze.supervisor.cgroup import available_memory_bytes
-from antifreeze.tuning.decide import INLINE, WAITS_OUTSIDE, Decision, Kind, Limits, Measured, Setting, Tuner
-=======
-from antifreeze.supervisor.observe import available_memory_bytes
 from antifreeze.tuning.decide import INLINE, WAITS_OUTSIDE, Decision, Kind, Limits, Measured, Setting, Tuner, loop_helps_beside
->>>>>>> 866d6aa (num_workers="auto": the loop makes batches itself while it would wait for workers)
 from antifreeze.tuning.sharing import Claim
 
 WINDOW_NS = 400_000_000
