@@ -87,7 +87,9 @@ def test_a_worker_that_was_replaced_begins_anew(monkeypatch: pytest.MonkeyPatch)
 
 def test_looks_are_rare() -> None:
     watch = MemoryWatch()
-    assert watch.due(module.time.monotonic())
+    began_s = module.time.monotonic()
+    assert not watch.due(began_s)
+    assert watch.due(began_s + module.FIRST_S)
     watch.look([])
     assert not watch.due(module.time.monotonic())
 

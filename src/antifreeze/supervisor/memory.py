@@ -1,8 +1,8 @@
 """How much memory each worker has of its own, looked at from time to time: what grows by copy-on-write, or leaks.
 
 1. A look costs a read of /proc/PID/smaps_rollup per worker, which takes longer the larger the process (some 10 ms for each GB); looks
-   are so far apart that they take less than a five-hundredth of the time, and at least EVERY_S. The very first look, with the first
-   batch, when nothing was copied yet, is at one worker only.
+   are so far apart that they take less than a five-hundredth of the time, and at least EVERY_S. The very first one, when little was
+   copied yet, is at one worker only, and not before the first batches are there: nobody waits for it.
 2. What counts is memory that is not the slots': anonymous pages, those shared with other processes by their share (PSS).
 3. Growth is told per worker from its first look to its last; a worker that was replaced begins anew.
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from antifreeze.supervisor.observe import busy_threads, memory_of
 
+FIRST_S = 0.25
 SECOND_S = 1.0
 EVERY_S = 10.0
 _SHARE_OF_TIME = 500
@@ -48,13 +49,15 @@ class MemoryWatch:
     def __init__(self) -> None:
         self.workers: dict[int, Grown] = {}
         self.most_grown: Grown | None = None
-        self._next_s = 0.0
+        self._next_s: float | None = None
         self._looks = 0
 
     def __repr__(self) -> str:
         return f"<MemoryWatch {len(self.workers)} workers>"
 
     def due(self, now_s: float) -> bool:
+        if self._next_s is None:
+            self._next_s = now_s + FIRST_S
         return now_s >= self._next_s
 
     def look(self, workers: Iterable[tuple[int, int, int]]) -> None:
