@@ -101,8 +101,8 @@ def test_descriptors_arrive_with_their_packet(ends: tuple[Channel, Channel], siz
 def test_try_receive_does_not_wait(ends: tuple[Channel, Channel]) -> None:
     left, right = ends
     assert right.try_receive() is None
-    left.send(Ready(3))
-    assert right.try_receive() == Ready(3)
+    left.send(Ready(3, b""))
+    assert right.try_receive() == Ready(3, b"")
     assert right.try_receive() is None
 
 

@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from antifreeze.supervisor import pool
+
 from .contract import REPEATS, Ours, Torchs, assert_same, build, drain, ours_only
 from .datasets import Count, Info, Pinnable, Remembering, Samples, Sharded, Squares
 
@@ -294,3 +296,56 @@ def test_timeout() -> None:
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.5 seconds"):
         next(batches)
     never.set()
+
+
+def fails_in_second(worker_id: int) -> None:
+    if worker_id == 1:
+        raise KeyError("no decoder")
+
+
+class OfWorker(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        return iter(range(100 * info.id, 100 * info.id + 4))
+
+
+def everything(loader: Any) -> list[Any]:
+    """Batches, and the names of errors, of a loop that goes on."""
+    came: list[Any] = []
+    batches = iter(loader)
+    while True:
+        try:
+            came.append(next(batches).tolist())
+        except StopIteration:
+            return came
+        except Exception as error:
+            assert "worker_init_fn" in str(error)
+            came.append(type(error).__name__)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "given", "expected"),
+    [
+        (range(8), {}, [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        (range(8), {"workers": "thread"}, [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        (range(2), {}, [[0, 1]]),
+        (OfWorker(), {}, [[0, 1], [2, 3]]),
+    ],
+    ids=["by index", "threads", "not needed", "streams"],
+)
+def test_an_init_function_that_fails_in_one_worker_is_told_in_its_turn_and_others_do_its_work(
+    dataset: Any, given: dict[str, Any], expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "INITS_S", 20.0)
+    came = everything(Ours(dataset, batch_size=2, num_workers=2, worker_init_fn=fails_in_second, **given))
+    assert came.index("KeyError") > 0
+    came.remove("KeyError")
+    assert came == expected
+
+
+def test_an_init_function_that_fails_everywhere_ends_in_as_many_errors_as_there_are_batches() -> None:
+    def fail(worker_id: int) -> None:
+        raise KeyError("no decoder")
+
+    assert everything(Ours(range(8), batch_size=2, num_workers=1, worker_init_fn=fail)) == ["KeyError"] * 4

@@ -77,9 +77,11 @@ class Stop(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """After worker_init_fn; `user_seeded` has a bit for each generator that it seeded by itself."""
+    """After worker_init_fn; `user_seeded` has a bit for each generator that it seeded by itself. Where it raised, and nothing can be
+    loaded here, payload is a pickled Failure."""
 
     user_seeded: int
+    payload: bytes
 
 
 class LayoutFound(NamedTuple):

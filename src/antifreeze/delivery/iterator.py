@@ -480,6 +480,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             error = self._flights.planned.popleft()
             assert isinstance(error, BaseException)
             raise error
+        if isinstance(self.pool, Pool) and self._map:
+            self.pool.hear_inits(self._num_yielded)
         if not self._persistent_workers and not self._is_parked and not self._park():
             self._release()
         self.cursor.finished = True

@@ -26,7 +26,7 @@ from antifreeze.channel.messages import (
     TaskFailed,
 )
 from antifreeze.supervisor.acting import Hands
-from antifreeze.supervisor.exchange import Ending, LeftOut, RowFailed, TaskEnded
+from antifreeze.supervisor.exchange import Ending, LeftOut, RowFailed, TakenBack, TaskEnded
 from antifreeze.supervisor.policy import slept_through
 from antifreeze.supervisor.process import WorkerProcess
 from antifreeze.supervisor.replacing import Replacing
@@ -113,6 +113,9 @@ class Ears:
                 self._jobs.collated[batch] = message.batch
             self._ended(TaskEnded(number, message.task, Ending.PARCEL, rows=message.rows, parcel_bytes=0))
         elif isinstance(message, TaskFailed):
+            if number in self._replacing.useless:
+                self._hands.perform(self._state.handle(TakenBack(number, (message.task,))))  # for somebody else
+                return
             self._ended(TaskEnded(number, message.task, Ending.FAILED, failure=pickle.loads(message.payload)))
         elif isinstance(message, Bounced):
             self._ended(TaskEnded(number, message.task, Ending.BOUNCED))
@@ -127,11 +130,13 @@ class Ears:
         elif isinstance(message, StreamState):
             self._last_stream_state[message.stream] = (message.drawn, message.payload or None, bool(message.ended))
         elif isinstance(message, Ready):
-            self.user_seeded = message.user_seeded
+            self.user_seeded = message.user_seeded if self.user_seeded is None else self.user_seeded
             worker = self._crew.workers[number]
             assert worker is not None
             worker.ready = True
             self._replacing.is_ready(number)
+            if message.payload and not self._jobs.streams and not self.user_seeded:  # else its tasks are its own, and say it
+                self._replacing.is_useless(number, pickle.loads(message.payload))
 
     def _ended(self, event: TaskEnded) -> None:
         batch_number = self._state.batch_of(event.task)

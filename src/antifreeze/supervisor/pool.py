@@ -41,6 +41,8 @@ from antifreeze.worker.turns import Turns, Usage
 
 TICK_S = 0.25
 HEDGE_TICK_S = 0.05
+INITS_S = 0.5
+"""An epoch that has ended waits so long at most for workers that were not needed to say whether worker_init_fn went well."""
 LOOK_EVERY_S, LOOK_AT_ONE_S = 0.05, 0.001
 """Every worker's journal is looked at so often at most, however many messages wake the loop; of hundreds of them, more rarely."""
 
@@ -71,6 +73,7 @@ class Pool:
         self._voice = Voice(story)
         self._tick_s = HEDGE_TICK_S if options.hedge else TICK_S
         self._looked_s = 0.0
+        self._resolved = 0  # batches of this epoch
         jobs = Jobs()
         self.contents, self.streams, self.layouts, self.collated = jobs.contents, jobs.streams, jobs.layouts, jobs.collated
         shop = Workshop(self.state, jobs, self.crew, ring, options, costs, self._watch, self._voice)
@@ -176,6 +179,7 @@ class Pool:
     def begin_epoch(self, specs: list[WorkerSpec], ahead: Collection[int] = ()) -> None:
         """Persistent workers go on; what is left of the last epoch is dropped, but not the batches `ahead`: they are of this one."""
         self._starter.renew(specs)
+        self._resolved = 0
         self._ears.drain(0)
         self._hands.take_back_all()
         self._hands.perform(self.state.discard_all(but=ahead))
@@ -198,6 +202,37 @@ class Pool:
         assert self._ears.user_seeded is not None
         return self._ears.user_seeded
 
+    def _raise_init_failure(self, before: int) -> None:
+        """worker_init_fn raised in a worker, which others do the work of: told when it would have been its turn, as with torch."""
+        told = self._replacing.init_failures
+        for failure in [failure for failure in told if failure.worker is None or failure.worker <= before]:
+            told.remove(failure)
+            raise failure.to_exception()
+
+    def hear_inits(self, workers: int) -> None:
+        """At the end of an epoch: what worker_init_fn did in the first `workers` workers, where they tell soon."""
+        if self.closed or self._starter.specs[0].worker_init_fn is None:
+            return
+        if self._turns is not None:
+            self._turns.open()
+        try:
+            self._wait_for_inits(workers, time.monotonic() + INITS_S)
+        finally:
+            if self._turns is not None:
+                self._turns.close()
+        self._ears.drain(0)
+        self._raise_init_failure(before=workers)
+
+    def _wait_for_inits(self, workers: int, deadline_s: float) -> None:
+        while any(not worker.ready for worker in self.crew.workers[:workers] if worker is not None) or self._awaits_birth(workers):
+            if time.monotonic() >= deadline_s:
+                return
+            self._ears.drain(0.05)
+
+    def _awaits_birth(self, workers: int) -> bool:
+        nursery = self.crew.nursery
+        return nursery is not None and any(number < workers for number in nursery.missing)
+
     def catch_up(self) -> None:
         """Handles what has arrived, without waiting."""
         self._check_usable()
@@ -205,7 +240,10 @@ class Pool:
 
     def wait_resolved(self, pick: Callable[[], Batch | None], waiting_for: Callable[[], str], timeout_s: float | None) -> Batch:
         """Until `pick` finds a batch that is no longer loading."""
+        if self._replacing.init_failures:
+            self._raise_init_failure(before=self._resolved)
         found: Batch = self._wait(pick, waiting_for, timeout_s)
+        self._resolved += 1
         return found
 
     def _wait(self, found: Callable[[], Any], waiting_for: Callable[[], str] | str, timeout_s: float | None) -> Any:

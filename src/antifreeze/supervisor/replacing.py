@@ -7,6 +7,7 @@
 2. Replacements have a budget per minute; past it, or when one cannot be started, the pool is closed and says the whole story.
 3. Recycling is no fault: it costs nothing of the budget, and nothing is blamed.
 4. One that was added and did not get ready is no fault either: `growth_failed` says why.
+5. One whose worker_init_fn raised is of no use: where others stay, its tasks are theirs, and the loop is told what happened.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from antifreeze.supervisor.recycling import Recycling
 from antifreeze.supervisor.starting import Starter
 from antifreeze.supervisor.tasks import STRIKES
 from antifreeze.supervisor.workshop import Workshop
+from antifreeze.worker.failure import Failure
 from antifreeze.worker.journal import Stage
 
 
@@ -38,6 +40,9 @@ class Replacing:
         self.growth_failed: str | None = None
         self.failed_starts = 0
         self.killed_at: dict[int, float] = {}
+        self.useless: set[int] = set()
+        self.init_failures: list[Failure] = []
+        """Of worker_init_fn, which the loop is to be told of."""
         self._state = shop.state
         self._jobs = shop.jobs
         self._crew = shop.crew
@@ -127,6 +132,15 @@ class Replacing:
         if number in self._coming:
             self._coming.discard(number)
             self._hands.perform(self._state.handle(WorkerBack(number)))
+
+    def is_useless(self, number: int, failure: Failure) -> None:
+        self._voice.tell(
+            Happening.WORKER_ENDED, f"worker {number} is of no use: {failure.type_name}: {failure.message} (in {failure.stage})"
+        )
+        if len(self._state.staying()) > 1:  # else what it is given fails, batch by batch
+            self.useless.add(number)
+            self.init_failures.append(failure)
+            self.retire(number)
 
     def retire(self, number: int) -> None:
         self._hands.perform(self._state.retire(number))
@@ -242,6 +256,7 @@ class Replacing:
         self._hands.perform(self._state.handle(WorkerBack(number)))
 
     def _forget_end(self, number: int) -> None:
+        self.useless.discard(number)
         self.killed_at.pop(number, None)
         self._stopped_by_others.discard(number)
         self._recycling.discard(number)

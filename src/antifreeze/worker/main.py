@@ -153,6 +153,7 @@ class Worker:
 
     _fetcher: MapFetcher | StreamFetcher | None = None
     _init_failure: Failure | None = None
+    """Nothing can be loaded here, ever."""
 
     def __init__(self, spec: WorkerSpec, line: Line, journal: JournalRow, seeds: Seeds, writer: SlotWriter, maker: SampleMaker) -> None:
         self._spec = spec
@@ -163,6 +164,7 @@ class Worker:
         self._writer = writer
         self._maker = maker
         self._known_layouts: set[int] = set()
+        self._unopened: dict[int, Failure | None] = {}  # streams that could not be begun; None where that was told
 
     def run(self) -> None:
         self._initialise()
@@ -179,6 +181,9 @@ class Worker:
     def _initialise(self) -> None:
         """Until Ready is sent."""
         raise NotImplementedError
+
+    def _say_ready(self, user_seeded: int) -> None:
+        self._channel.send(Ready(user_seeded, b"" if self._init_failure is None else pickle.dumps(self._init_failure)))
 
     def _new_effort(self) -> Effort:
         return Effort(self._journal.note_peak)
@@ -226,8 +231,11 @@ class Worker:
         return None
 
     def _open_stream(self, message: OpenStream) -> None:
+        self._unopened.pop(message.stream, None)
         if not isinstance(self._fetcher, StreamFetcher):
-            return  # worker_init_fn failed; the first Work will say so
+            assert self._init_failure is not None
+            self._unopened[message.stream] = self._init_failure
+            return
         self._journal.stage(Stage.INITIALISING)
         stage = "worker_init_fn"
         try:
@@ -237,7 +245,7 @@ class Worker:
             given = (pickle.loads(message.payload), message.batch_rows, bool(message.replay), message.stop_at)
             self._fetcher.open(message.stream, dataset, info, *given)
         except Exception as error:
-            self._init_failure = Failure.of(error, stage=stage, worker=self._spec.worker_id)
+            self._unopened[message.stream] = Failure.of(error, stage=stage, worker=self._spec.worker_id)
 
     def _info_of_stream(self, message: OpenStream, dataset: Any) -> Any:
         """Of one that this worker hosts: as if it were in a worker of its own, worker_init_fn included."""
@@ -259,14 +267,25 @@ class Worker:
 
     def _work(self, work: Work) -> Message | None:
         task = self._begin_task(work)
-        if self._init_failure is not None:
-            failure, self._init_failure = self._init_failure, None
-            self._channel.send(TaskFailed(work.task, pickle.dumps(failure)))
+        if self._init_failure is not None or work.stream in self._unopened:
+            self._refuse(work)
             return None
         if isinstance(self._fetcher, AsyncMapFetcher) and self._fetcher.is_together(task):
             return Serving(self._fetcher, self._channel, self._begin_task, self._answer).serve(work, task)
         self._answer(work, partial(self._load, work, task))
         return None
+
+    def _refuse(self, work: Work) -> None:
+        """A stream that could not be begun is told once, and has ended; whoever loads by index fails each time."""
+        failure = self._unopened.get(work.stream, self._init_failure)
+        if failure is None:
+            self._channel.send(StreamEnded(work.task, work.stream))
+            return
+        if work.stream in self._unopened:
+            self._unopened[work.stream] = None
+            lost = f"stream {work.stream} could not be begun, so nothing of it comes"
+            failure = replace(failure, explanation="\n".join(filter(None, (failure.explanation, lost))), ends_stream=True)
+        self._channel.send(TaskFailed(work.task, pickle.dumps(failure)))
 
     def _begin_task(self, work: Work) -> Task:
         task = task_of(work)
@@ -352,7 +371,7 @@ class ProcessWorker(Worker):
         gc.freeze()  # what was inherited is not walked again, so its pages stay shared
         if self._collects:
             gc.enable()
-        self._channel.send(Ready(sum(1 << self._generators.index(generator) for generator in moved)))
+        self._say_ready(sum(1 << self._generators.index(generator) for generator in moved))
 
     def _leave_to_user(self, marks: list[Any]) -> list[Any]:
         """The generators that worker_init_fn has seeded."""

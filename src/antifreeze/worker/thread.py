@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from antifreeze.channel.line import Line
-from antifreeze.channel.messages import Collated, OpenStream, Ready, Work
+from antifreeze.channel.messages import Collated, OpenStream, Work
 from antifreeze.slots.arena import Arena
 from antifreeze.torch_private import collate_in_thread, enter_worker_thread, leave_worker_thread
 from antifreeze.worker.effort import Effort, ThreadEffort
@@ -71,7 +71,7 @@ class ThreadWorker(Worker):
             self._begin()
         else:
             self._turns.take(self.thread_seeds.turn, 0, self._begin_seeded, Of.START, looks=True)
-        self._channel.send(Ready(0))
+        self._say_ready(0)
 
     def _begin_seeded(self) -> None:
         """With the floor, as torch does it; afterwards the process's generators are put back, and samples are seeded as everywhere."""
