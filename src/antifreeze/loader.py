@@ -35,7 +35,7 @@ from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.pool import Pool
 from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader, is_datapipe, is_iterable_kind
 from antifreeze.tuning.cores import auto_workers, rank_cores, usable_cores
-from antifreeze.tuning.decide import INLINE, MOST_WORKERS, Kind, Limits, Setting, kind_for
+from antifreeze.tuning.decide import INLINE, MOST_PROCESSES, MOST_THREADS, Kind, Limits, Setting, kind_for
 from antifreeze.tuning.probe import probe
 from antifreeze.worker.awaiting import awaits
 from antifreeze.worker.turns import Usage
@@ -351,7 +351,9 @@ class DataLoader(TorchDataLoader[_T_co]):
         if self._pilot is None:
             options = self.options
             kind = Kind.THREAD if options.workers is WorkerKind.THREAD else Kind.PROCESS
-            limits = Limits(inline=not (ranked or self._asks_for_more or self.worker_init_fn is not None), most=_places(), kinds=(kind,))
+            limits = Limits(
+                inline=not (ranked or self._asks_for_more or self.worker_init_fn is not None), most=_places(kind), kinds=(kind,)
+            )
             free = max(1, shared_cores(None, rank_cores())[0] - 1)  # what others of this process that are at work leave, less the loop's
             first = INLINE if limits.inline else Setting(kind, min(limits.most, free))
             self._pilot = Autopilot(self._ledger, options, rank_cores, limits, first, self._why_kind)
@@ -429,10 +431,12 @@ def _end_pool(crew: Crew, ring: Ring) -> None:
         ring.close()
 
 
-def _places() -> int:
-    """For workers, each of which has some open files here; most of them are left to the user."""
+def _places(kind: Kind) -> int:
+    """For workers, each of which has some open files here, where they are processes; most of them are left to the user."""
+    if kind is Kind.THREAD:
+        return MOST_THREADS
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_WORKERS if files < 0 else max(1, min(MOST_WORKERS, files // 16))
+    return MOST_PROCESSES if files < 0 else max(1, min(MOST_PROCESSES, files // 16))
 
 
 def _check_threads(dataset: Any, multiprocessing_context: Any) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from antifreeze.tuning.decide import (
     INLINE,
     LONGEST_REST,
-    MOST_WORKERS,
+    MOST_PROCESSES,
     Kind,
     Limits,
     Measured,
@@ -69,7 +69,7 @@ def test_from_a_first_window_without_workers(window: Measured, expected: Setting
         pytest.param(seen(processes(2)), processes(3), id="more while the loop waits and cores are free"),
         pytest.param(seen(processes(4), queued_s=0.5, cpu_s=0.5), processes(3), id="fewer where they lack cores"),
         pytest.param(seen(processes(4)), processes(4), id="as many as there are cores"),
-        pytest.param(seen(processes(4), cpu_s=0.1), processes(8), id="beyond the cores where samples wait outside"),
+        pytest.param(seen(processes(4), cpu_s=0.1), processes(16), id="beyond the cores where samples wait outside"),
         pytest.param(seen(processes(4), waited_s=0.01, work_s=0.3), processes(1), id="fewer where the loop is the bottleneck"),
         pytest.param(seen(processes(4), waited_s=0.01, work_s=2.5), processes(4), id="but not where they are busy"),
         pytest.param(seen(processes(4), budget_bytes=200, batch_bytes=100, batch_tasks=2), processes(2), id="the budget has shrunk"),
@@ -215,7 +215,7 @@ def test_no_oscillation_between_two_that_are_alike() -> None:
 def test_waiting_samples_are_given_ever_more_workers_while_that_helps() -> None:
     tuner = Tuner(Limits(inline=True), INLINE)
     used = run(tuner, lambda setting: float(max(1, setting.workers)), 12, cpu_s=0.01)
-    assert used[-1] == processes(MOST_WORKERS)
+    assert used[-1] == processes(MOST_PROCESSES)
 
 
 def test_a_single_bad_window_is_no_reason_to_give_a_setting_up() -> None:
@@ -254,3 +254,15 @@ def test_limits() -> None:
 )
 def test_beside_how_many_workers_the_loop_helps(window: Measured, beside: int) -> None:
     assert loop_helps_beside(window) == beside
+
+
+def test_samples_that_wait_get_twice_as_many_workers_where_four_times_was_too_much() -> None:
+    tuner = Tuner(Limits(inline=True), INLINE)
+    used = run(tuner, lambda setting: float(min(16, max(1, setting.workers))) if setting.workers <= 16 else 8.0, 40, cpu_s=0.01)
+    assert processes(32) in used and tuner.home == processes(16)
+
+
+def test_samples_that_wait_are_not_denied_workers_for_lack_of_cores() -> None:
+    tuner = Tuner(Limits(inline=True, most=16), INLINE)
+    used = run(tuner, lambda setting: float(max(1, setting.workers)), 60, cpu_s=0.01)
+    assert set(used[8:]) == {processes(16)}

@@ -26,7 +26,7 @@ FIRST_WINDOW_NS = 200_000_000
 LEAST_BATCHES = 6
 LEAST_INLINE = 2
 SETTLE_NS = 100_000_000
-LONG_BATCH_NS = 500_000_000
+LONG_BATCH_NS = 200_000_000
 FEW_BATCHES_TIMES = 4
 """A window of fewer batches than it should have is over after so many times its length."""
 LOOK_AGAIN_NS, LOOK_SOON_NS = 20_000_000, 2_000_000

@@ -30,9 +30,13 @@ AS_GOOD_AT_BEST = 0.9
 FAR_BEHIND, HOPELESS = 0.75, 0.4
 CHANGED = 1.5
 """A rate so many times larger or smaller than it was says that the work itself has changed."""
-MOST_WORKERS = 32
+CLEARLY_BETTER = 1.5
+"""Of samples that wait for something outside: no second window is needed to believe it."""
+MOST_PROCESSES, MOST_THREADS = 64, 256
 WAITS_OUTSIDE = 0.5
 """Below this share of computing, samples wait for something that more workers wait for at the same time."""
+LEAST_COMPUTING = 0.005
+"""A share that is measured as less is taken as this."""
 WORTH_A_THREAD_S = 0.001
 """A sample that takes less than this waits for nothing outside worth speaking of."""
 NO_CORE = 0.1
@@ -92,7 +96,7 @@ class Limits:
     """What may be chosen: `inline` where nothing forbids loading in the user's process; `most` workers have a place."""
 
     inline: bool
-    most: int = MOST_WORKERS
+    most: int = MOST_PROCESSES
     kinds: tuple[Kind, ...] = (Kind.PROCESS,)
 
 
@@ -219,7 +223,8 @@ class Tuner:
         rate = seen.rate if self._first_rate is None else (self._first_rate + seen.rate) / 2
         times = rate / max(home.rate, 1e-9)
         enough = BETTER if trial.workers > self.home.workers else AS_GOOD if seen.waits < WAITING_MATTERS else 1.0
-        if times >= enough and self._first_rate is None:
+        sure = seen.computing < WAITS_OUTSIDE and times >= CLEARLY_BETTER
+        if times >= enough and self._first_rate is None and not sure:
             self._first_rate = seen.rate
             return Decision(trial, "it was better for one window", is_trial=True)
         known = self.known.setdefault(trial, _Known(rate))
@@ -272,12 +277,12 @@ class Tuner:
             if needed < home.workers:
                 found.append((Setting(home.kind, needed), _because(seen, f"{needed} could load as much")))
             return found
-        more = _step_up(home.workers, most, seen)
-        if more > home.workers:
-            found.append((Setting(home.kind, more), _because(seen, "there is room for more")))
+        steps = [min(most, more) for more in _steps_up(home.workers, seen) if min(most, more) > home.workers]
+        found += [(Setting(home.kind, more), _because(seen, "there is room for more")) for more in steps]
         if self.limits.inline and inline_rate(seen) >= AS_GOOD_AT_BEST * seen.rate:
             found.append((INLINE, _because(seen, "handing over may cost more than it brings")))
-        if home.workers > 1 and (seen.without_core >= NO_CORE or home.workers > seen.cores):
+        crowded = home.workers > seen.cores and seen.computing >= WAITS_OUTSIDE
+        if home.workers > 1 and (seen.without_core >= NO_CORE or crowded):
             found.append((Setting(home.kind, home.workers - 1), _because(seen, "the workers lack cores")))
         return found
 
@@ -312,7 +317,7 @@ def most_workers(seen: Measured, places: int) -> int:
     if seen.computing >= WAITS_OUTSIDE:
         by_cores = seen.cores - (_loop_share(seen) >= LOOP_NEEDS_CORE)
     else:
-        by_cores = int(seen.cores / max(seen.computing, 0.02))
+        by_cores = int(seen.cores / max(seen.computing, LEAST_COMPUTING))
     return max(1, min(by_cores, fitting_workers(seen, places)))
 
 
@@ -362,8 +367,9 @@ def _guess(seen: Measured, most: int) -> int:
     return max(1, min(most, needed))
 
 
-def _step_up(workers: int, most: int, seen: Measured) -> int:
-    return min(most, workers + (workers if seen.computing < WAITS_OUTSIDE else max(1, workers // 4)))
+def _steps_up(workers: int, seen: Measured) -> tuple[int, ...]:
+    """Samples that wait outside may need very many; the second step is for where the first was too much."""
+    return (4 * workers, 2 * workers) if seen.computing < WAITS_OUTSIDE else (workers + max(1, workers // 4),)
 
 
 def _as_it_is(seen: Measured) -> str:
