@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,23 +23,32 @@ from peers.contract import Entry, Peer, Refusal, Setting, Task, data_folder, loa
 from peers.torch_loader import BASE
 from runs import HERE, Ended, measuring_environment, run_process
 
-MEASUREMENT_LIMIT_S = 110.0
+MEASUREMENT_LIMIT_S = 60.0
 PREPARING_LIMIT_S = 900.0
+DISTURBED_CORES = 0.25
+"""A measurement beside which others used more than this is made again by the next run, and counts only where there is no better one."""
 BASE_AGES_S = 900.0
 """A measure that was taken longer ago than this says little about now."""
+BASE_AGAIN_S = 120.0
+"""One that was disturbed is taken again, but not all the time."""
+
+
+Rates = Mapping[str, Mapping[str, float]]
+"""Of one task, when settings were tried: row -> setting -> samples/s."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One row to be measured: the entry of a peer, and where the setting was chosen, which."""
+    """One row to be measured."""
 
     module: str
     peer: Peer
     entry: Entry
 
-    def setting(self, chosen: dict[str, str]) -> Setting:
-        named = {setting.name: setting for setting in self.entry.settings}
-        return named.get(chosen.get(self.entry.title, ""), self.entry.settings[0])
+    def setting(self, rates: Rates) -> Setting:
+        """The one that was best when they were tried; the first one, where none was."""
+        found = rates.get(self.entry.title, {})
+        return max(self.entry.settings, key=lambda setting: found.get(setting.name, 0.0))
 
 
 @dataclass(frozen=True)
@@ -121,7 +130,14 @@ def in_words(record: Record) -> str:
         return f"failed: {record.error}"
     if record.look is Look.MEMORY:
         return f"{(record.peak_bytes or 0) / 1e6:,.0f} MB"
-    return f"{record.result.samples_per_s:,.0f} samples/s" if record.result else record.said
+    if record.result is None:
+        return record.said
+    beside = f" (others used {record.result.others_cores:.2f} cores)" if is_disturbed(record) else ""
+    return f"{record.result.samples_per_s:,.0f} samples/s{beside}"
+
+
+def is_disturbed(record: Record) -> bool:
+    return record.look is Look.RATE and record.result is not None and record.result.others_cores > DISTURBED_CORES
 
 
 def run_rounds(
@@ -129,7 +145,7 @@ def run_rounds(
     journal: Journal,
     task: Task,
     contenders: Sequence[Contender],
-    chosen: dict[str, str],
+    rates: Rates,
     looks: Sequence[tuple[Look, int]],
     once: frozenset[str] = frozenset(),
 ) -> None:
@@ -138,35 +154,37 @@ def run_rounds(
         for number in range(rounds):
             first = number % max(1, len(contenders))  # nobody is always the one who comes after the slow one
             for contender in [*contenders[first:], *contenders[:first]]:
-                setting = contender.setting(chosen)
+                setting = contender.setting(rates)
                 if (number and contender.entry.title in once) or _is_done(journal.of(task.name), look, contender, setting, number):
                     continue
                 if look is Look.RATE:
-                    _measure_base_again(bench, journal, task, contenders, chosen, number)
+                    _measure_base_again(bench, journal, task, contenders, rates, number)
                 if contender.entry.title != BASE or not _is_done(journal.of(task.name), look, contender, setting, number):
                     journal.add(task.name, bench.measure(task, contender, setting, look, number))
 
 
 def _is_done(records: Sequence[Record], look: Look, contender: Contender, setting: Setting, number: int) -> bool:
-    return any((each.look, each.title, each.setting, each.round) == (look, contender.entry.title, setting.name, number) for each in records)
+    row = (look, contender.entry.title, setting.name, number)
+    return any((each.look, each.title, each.setting, each.round) == row and not is_disturbed(each) for each in records)
 
 
-def _measure_base_again(
-    bench: Bench, journal: Journal, task: Task, contenders: Sequence[Contender], chosen: dict[str, str], number: int
-) -> None:
+def _measure_base_again(bench: Bench, journal: Journal, task: Task, contenders: Sequence[Contender], rates: Rates, number: int) -> None:
     """Where this round has none of these minutes."""
     base = next((each for each in contenders if each.entry.title == BASE), None)
-    taken = [each.at_s for each in journal.of(task.name) if (each.look, each.title, each.round) == (Look.RATE, BASE, number)]
-    if base and time.time() - max(taken, default=0.0) > BASE_AGES_S:
-        journal.add(task.name, bench.measure(task, base, base.setting(chosen), Look.RATE, number))
+    found = [each for each in journal.of(task.name) if (each.look, each.title, each.round) == (Look.RATE, BASE, number)]
+    good_s = max((each.at_s for each in found if not is_disturbed(each)), default=0.0)
+    any_s = max((each.at_s for each in found), default=0.0)
+    if base and time.time() - good_s > BASE_AGES_S and time.time() - any_s > BASE_AGAIN_S:
+        journal.add(task.name, bench.measure(task, base, base.setting(rates), Look.RATE, number))
 
 
 def lines_of(records: Sequence[Record], absent: Sequence[Line]) -> list[Line]:
     """A line for every row that was measured, in the setting it was measured in last; and for those who were not, the reason."""
     found: dict[str, Line] = {}
     setting = {record.title: record.setting for record in records if record.look is Look.RATE}
+    calm = {(record.title, record.round) for record in records if record.look is Look.RATE and not is_disturbed(record)}
     for record in records:
-        if setting.get(record.title) != record.setting:
+        if setting.get(record.title) != record.setting or (is_disturbed(record) and (record.title, record.round) in calm):
             continue
         line = found.setdefault(record.title, Line(record.title, record.setting))
         if record.look is Look.RATE:

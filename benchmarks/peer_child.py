@@ -13,12 +13,13 @@
 1. "first batch" runs from construction to the first batch, with whatever the peer has to start for it.
 2. The rate is that of the window without the first tenth of every epoch and its start; `over_epochs_per_s` is the same with them (and the
    only one where the setting says `whole_epochs`).
-3. CPU and page faults are those of the window, of the whole process tree, per sample.
+3. CPU and page faults are those of the window, of the whole process tree, per sample; what others used of the machine is told beside.
 4. Of every batch over 1 MB one byte per page is read, so that a promise of data does not count as data.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.contract import TASKS, Task, load_peer
-from process_tree import own_usage
+from process_tree import machine_cpu_s, own_usage
 
 PAGE = 4096
 TOUCH_OVER_BYTES = 1 << 20
@@ -60,6 +61,8 @@ class PeerResult:
     faults_per_sample: float
     batch: str
     """The first batch, described: `float32[64, 3, 224, 224], int64[64]`."""
+    others_cores: float = 0.0
+    """Cores that somebody else used during the window."""
 
 
 class Window:
@@ -107,9 +110,9 @@ def measure(request: PeerRequest) -> PeerResult:
     window = Window(max(1, task.samples // task.batch_size // 10))
     everything = endless(batches, running, window)
     run_until(everything, time.perf_counter() + request.warm_s, touching, None)
-    before, opened_s = own_usage(), time.perf_counter()
+    before, machine_before_s, opened_s = own_usage(), machine_cpu_s(), time.perf_counter()
     run_until(everything, opened_s + request.seconds, touching, window)
-    taken_s, used = time.perf_counter() - opened_s, own_usage() - before
+    taken_s, used, machine_s = time.perf_counter() - opened_s, own_usage() - before, machine_cpu_s() - machine_before_s
     enough = window.steady_s > request.seconds / 4 and not request.whole_epochs
     return PeerResult(
         samples=window.samples,
@@ -119,6 +122,7 @@ def measure(request: PeerRequest) -> PeerResult:
         cpu_s_per_1000=used.cpu_s / window.samples * 1000,
         faults_per_sample=used.faults / window.samples,
         batch=described,
+        others_cores=max(0.0, machine_s - used.cpu_s) / taken_s,
     )
 
 
@@ -210,7 +214,15 @@ def prepare(request: PeerRequest) -> None:
     unfinished.rename(folder)
 
 
+def be_as_nice_as_a_session() -> None:
+    """Where the kernel shares cores among sessions first (autogroup), how nice a process is counts only within one: ours is told."""
+    with contextlib.suppress(OSError):
+        if level := os.getpriority(os.PRIO_PROCESS, 0):
+            Path("/proc/self/autogroup").write_text(str(level))
+
+
 def main() -> None:
+    be_as_nice_as_a_session()
     request = PeerRequest(**json.loads(sys.argv[1]))
     if request.what == "prepare":
         print("ready", flush=True)

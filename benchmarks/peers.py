@@ -41,7 +41,7 @@ def say(text: str) -> None:
 
 def measure_task(bench: Bench, journal: Journal, task: Task, modules: Sequence[str], looks: Sequence[tuple[Look, int]]) -> list[Line]:
     contenders, absent = bench.contenders(task, modules)
-    run_rounds(bench, journal, task, contenders, read_chosen().get(task.name, {}), looks, far_behind(task))
+    run_rounds(bench, journal, task, contenders, read_rates().get(task.name, {}), looks, far_behind(task))
     return lines_of(journal.of(task.name), absent)
 
 
@@ -69,10 +69,6 @@ def choose(bench: Bench, task: Task, modules: Sequence[str], again: bool) -> Non
 def read_rates() -> dict[str, dict[str, dict[str, float]]]:
     """task -> row -> setting -> samples/s when it was chosen."""
     return json.loads(CHOSEN.read_text()) if CHOSEN.exists() else {}
-
-
-def read_chosen() -> dict[str, dict[str, str]]:
-    return {task: {title: max(found, key=lambda name: found[name]) for title, found in rows.items()} for task, rows in read_rates().items()}
 
 
 def write_rates(task: Task, title: str, rates: dict[str, float]) -> None:

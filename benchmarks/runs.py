@@ -132,6 +132,7 @@ class _Watched:
         assert process.stdout is not None
         deadline_s = time.monotonic() + (limit_s if self.session else WRAPPER_LIMIT_S)
         while time.monotonic() < deadline_s:
+            ended = process.poll() is not None  # before looking: what it wrote last is there then
             readable, _, _ = select.select([process.stdout], [], [], MEMORY_EVERY_S if memory else 0.2)
             if readable:
                 piece = os.read(process.stdout.fileno(), 65536)
@@ -139,7 +140,7 @@ class _Watched:
                 if not piece:
                     process.wait(timeout=10)
                     return
-            elif process.poll() is not None:  # a process that it left behind has its output open
+            elif ended:  # a process that it left behind has its output open
                 return
             if self.session is None and b"\n" in self._output:
                 begun, _, self._output = self._output.partition(b"\n")

@@ -89,7 +89,8 @@ def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
     workers: dict[str, Any] = {}
     if options.get("processes"):
         given |= {"parallel": True, "prefetch_queue_depth": 2}
-        workers = {"py_num_workers": options["processes"], "py_start_method": "fork"}
+        # forked after torch computed with threads (the pictures), its workers hang in OpenMP
+        workers = {"py_num_workers": options["processes"], "py_start_method": "spawn" if task.workload == "jpeg" else "fork"}
 
     @pipeline_def(batch_size=task.batch_size, num_threads=options["threads"], device_id=None, prefetch_queue_depth=2, **workers)
     def pipeline() -> Any:

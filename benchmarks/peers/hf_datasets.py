@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from peers.contract import Entry, Epochs, Peer, Setting, Task, forever
+from peers.contract import STORED_ORDER, Entry, Epochs, Peer, Setting, Task, forever
 from peers.samples import collate, from_record, records
 
 PEER = Peer("huggingface", "HF datasets", ("datasets==5.2.0",))
@@ -14,12 +14,13 @@ PEER = Peer("huggingface", "HF datasets", ("datasets==5.2.0",))
 def entries(task: Task) -> list[Entry]:
     counts = (task.concurrency,) if task.concurrency else (0, 2)
     settings = [Setting(f"{count} workers" if count else "no workers", {"workers": count}) for count in counts]
-    if task.workload in ("rows", "rows-batch", "images"):
-        settings += [Setting("numpy format, Dataset.iter in stored order", {"iter": "numpy"})]
-        settings += [Setting("torch format, Dataset.iter in stored order", {"iter": "torch"})]
     if task.name == "rows":
         settings.insert(0, Setting("one row at a time, no workers", {"workers": 0, "single": True}))
-    return [Entry(PEER.title, tuple(settings))]
+    if task.workload not in ("rows", "rows-batch", "images"):
+        return [Entry(PEER.title, tuple(settings))]
+    streamed = Setting("to_iterable_dataset, shuffle 1,000, no workers", {"workers": 0, "stream": True})
+    stored = tuple(Setting(f"{kind} format, Dataset.iter", {"iter": kind}) for kind in ("numpy", "torch"))
+    return [Entry(PEER.title, (*settings, streamed)), Entry(f"{PEER.title}, {STORED_ORDER}", stored)]
 
 
 def prepare(task: Task, folder: Path) -> None:
@@ -45,6 +46,9 @@ def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
     table = load_from_disk(str(folder / "table"))
     if options.get("iter"):
         return lambda: iter_batches(table.with_format(options["iter"]), task)
+    if options.get("stream"):
+        stream = table.with_format("torch").to_iterable_dataset(num_shards=8).shuffle(buffer_size=1000)
+        return lambda: forever(lambda: DataLoader(stream, batch_size=task.batch_size, drop_last=True))
     make = from_record(task)
     if task.workload in ("jpeg", "slow-reads", "tokens"):
         kept = table.with_format("numpy") if task.workload == "tokens" else table
