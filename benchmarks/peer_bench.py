@@ -24,7 +24,7 @@ from peers.torch_loader import BASE
 from runs import HERE, Ended, measuring_environment, run_process
 
 MEASUREMENT_LIMIT_S = 60.0
-PREPARING_LIMIT_S = 900.0
+UNHURRIED_LIMIT_S = 900.0
 DISTURBED_CORES = 0.25
 """A measurement beside which others used more than this is made again by the next run, and counts only where there is no better one."""
 BASE_AGES_S = 900.0
@@ -117,7 +117,7 @@ class Bench:
         times = (max(self.pace.seconds, setting.looks_s), max(self.pace.warm_s, setting.warm_s))
         request = PeerRequest(contender.module, task.name, setting.options, str(folder), *times, setting.whole_epochs, what)
         command = [str(self.environments.python(contender.peer)), str(HERE / "peer_child.py"), json.dumps(asdict(request))]
-        limit_s = PREPARING_LIMIT_S if what == "prepare" else MEASUREMENT_LIMIT_S
+        limit_s = MEASUREMENT_LIMIT_S if what == Look.RATE.value else UNHURRIED_LIMIT_S
         wrap = () if what == "prepare" else self.pace.wrap
         return run_process(command, {**measuring_environment(), **setting.environment}, what == Look.MEMORY.value, limit_s, wrap)
 
