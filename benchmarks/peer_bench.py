@@ -26,7 +26,7 @@ from runs import HERE, Ended, measuring_environment, run_process
 MEASUREMENT_LIMIT_S = 60.0
 UNHURRIED_LIMIT_S = 900.0
 DISTURBED_CORES = 0.25
-"""A measurement beside which others used more than this is made again by the next run, and counts only where there is no better one."""
+"""A measurement beside which others used more than this may be made again at the end of its round; it counts where there is no better one."""
 BASE_AGES_S = 900.0
 """A measure that was taken longer ago than this says little about now."""
 BASE_AGAIN_S = 120.0
@@ -109,8 +109,7 @@ class Bench:
             return Record(*row, error=ended.error)
         if look is Look.RIGHT:
             return Record(*row, said=ended.lines[-1])
-        peak = max((each.held_bytes for each in ended.seen), default=None)
-        return Record(*row, result=PeerResult(**json.loads(ended.lines[-1])), peak_bytes=peak)
+        return Record(*row, result=PeerResult(**json.loads(ended.lines[-1])))
 
     def _child(self, task: Task, contender: Contender, setting: Setting, what: str) -> Ended:
         folder = data_folder(self.home, contender.peer, task)
@@ -119,7 +118,7 @@ class Bench:
         command = [str(self.environments.python(contender.peer)), str(HERE / "peer_child.py"), json.dumps(asdict(request))]
         limit_s = MEASUREMENT_LIMIT_S if what == Look.RATE.value else UNHURRIED_LIMIT_S
         wrap = () if what == "prepare" else self.pace.wrap
-        return run_process(command, {**measuring_environment(), **setting.environment}, what == Look.MEMORY.value, limit_s, wrap)
+        return run_process(command, {**measuring_environment(), **setting.environment}, False, limit_s, wrap)
 
     def progress(self, text: str) -> None:
         print(f"[{time.monotonic() - self.started_s:5.0f} s] {text}", file=sys.stderr, flush=True)
@@ -128,8 +127,6 @@ class Bench:
 def in_words(record: Record) -> str:
     if record.error:
         return f"failed: {record.error}"
-    if record.look is Look.MEMORY:
-        return f"{(record.peak_bytes or 0) / 1e6:,.0f} MB"
     if record.result is None:
         return record.said
     beside = f" (others used {record.result.others_cores:.2f} cores)" if is_disturbed(record) else ""
@@ -140,42 +137,48 @@ def is_disturbed(record: Record) -> bool:
     return record.look is Look.RATE and record.result is not None and record.result.others_cores > DISTURBED_CORES
 
 
-def run_rounds(
-    bench: Bench,
-    journal: Journal,
-    task: Task,
-    contenders: Sequence[Contender],
-    rates: Rates,
-    looks: Sequence[tuple[Look, int]],
-    once: frozenset[str] = frozenset(),
-) -> None:
-    """`looks` says what for, and how many rounds of it; rows of `once` are measured in the first round only."""
-    for look, rounds in looks:
+@dataclass(frozen=True)
+class Rounds:
+    """Of one task: who is measured, and what is known already. Rows of `once` are measured in the first round only."""
+
+    bench: Bench
+    journal: Journal
+    task: Task
+    contenders: Sequence[Contender]
+    rates: Rates
+    once: frozenset[str] = frozenset()
+
+    def run(self, look: Look, rounds: int, most_tries: int = 1) -> None:
         for number in range(rounds):
-            first = number % max(1, len(contenders))  # nobody is always the one who comes after the slow one
-            for contender in [*contenders[first:], *contenders[:first]]:
-                setting = contender.setting(rates)
-                if (number and contender.entry.title in once) or _is_done(journal.of(task.name), look, contender, setting, number):
-                    continue
-                if look is Look.RATE:
-                    _measure_base_again(bench, journal, task, contenders, rates, number)
-                if contender.entry.title != BASE or not _is_done(journal.of(task.name), look, contender, setting, number):
-                    journal.add(task.name, bench.measure(task, contender, setting, look, number))
+            first = number % max(1, len(self.contenders))  # nobody is always the one who comes after the slow one
+            in_turn = (*self.contenders[first:], *self.contenders[:first])
+            for tries in range(most_tries):  # those that were disturbed again, when all had their turn
+                for contender in in_turn:
+                    found = self._found(contender, look, number)
+                    if len(found) == tries and all(map(is_disturbed, found)) and not (number and contender.entry.title in self.once):
+                        self._measure(contender, look, number)
 
+    def _measure(self, contender: Contender, look: Look, number: int) -> None:
+        if look is Look.RATE:
+            self._measure_base(number)
+        if look is not Look.RATE or contender.entry.title != BASE:
+            self._add(contender, look, number)
 
-def _is_done(records: Sequence[Record], look: Look, contender: Contender, setting: Setting, number: int) -> bool:
-    row = (look, contender.entry.title, setting.name, number)
-    return any((each.look, each.title, each.setting, each.round) == row and not is_disturbed(each) for each in records)
+    def _measure_base(self, number: int) -> None:
+        """Where this round has none of these minutes."""
+        base = next((each for each in self.contenders if each.entry.title == BASE), None)
+        found = self._found(base, Look.RATE, number) if base else []
+        good_s = max((each.at_s for each in found if not is_disturbed(each)), default=0.0)
+        any_s = max((each.at_s for each in found), default=0.0)
+        if base and time.time() - good_s > BASE_AGES_S and time.time() - any_s > BASE_AGAIN_S:
+            self._add(base, Look.RATE, number)
 
+    def _add(self, contender: Contender, look: Look, number: int) -> None:
+        self.journal.add(self.task.name, self.bench.measure(self.task, contender, contender.setting(self.rates), look, number))
 
-def _measure_base_again(bench: Bench, journal: Journal, task: Task, contenders: Sequence[Contender], rates: Rates, number: int) -> None:
-    """Where this round has none of these minutes."""
-    base = next((each for each in contenders if each.entry.title == BASE), None)
-    found = [each for each in journal.of(task.name) if (each.look, each.title, each.round) == (Look.RATE, BASE, number)]
-    good_s = max((each.at_s for each in found if not is_disturbed(each)), default=0.0)
-    any_s = max((each.at_s for each in found), default=0.0)
-    if base and time.time() - good_s > BASE_AGES_S and time.time() - any_s > BASE_AGAIN_S:
-        journal.add(task.name, bench.measure(task, base, base.setting(rates), Look.RATE, number))
+    def _found(self, contender: Contender, look: Look, number: int) -> list[Record]:
+        row = (look, contender.entry.title, contender.setting(self.rates).name, number)
+        return [each for each in self.journal.of(self.task.name) if (each.look, each.title, each.setting, each.round) == row]
 
 
 def lines_of(records: Sequence[Record], absent: Sequence[Line]) -> list[Line]:
@@ -189,8 +192,6 @@ def lines_of(records: Sequence[Record], absent: Sequence[Line]) -> list[Line]:
         line = found.setdefault(record.title, Line(record.title, record.setting))
         if record.look is Look.RATE:
             line.rounds.append(Round(record.result, record.error, record.round, record.at_s))
-        elif record.look is Look.MEMORY and record.peak_bytes:
-            line.peak_bytes = record.peak_bytes
         elif record.look is Look.RIGHT:
             line.wrong = record.error
     return [*found.values(), *(line for line in absent if line.title not in found)]

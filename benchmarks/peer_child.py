@@ -5,8 +5,9 @@
        |------------------------------->| package imported, data set built, not timed
        |      "ready"                   |
        |<-------------------------------|
-       |  (looks at memory, if asked)   | first batch (from construction)   |
+       |                                | first batch (from construction)   |
        |                                | warm-up, then the window          |  until `seconds`
+       |                                | some looks at memory              |
        |      result as JSON            |                                   |
        |<-------------------------------|
 
@@ -31,11 +32,12 @@ from pathlib import Path
 from typing import Any
 
 from peers.contract import TASKS, Task, load_peer
-from process_tree import machine_cpu_s, own_usage
+from process_tree import machine_cpu_s, memory_of, own_usage
 
 PAGE = 4096
 TOUCH_OVER_BYTES = 1 << 20
 BATCHES_LOOKED_AT = 12
+MEMORY_LOOKS, MEMORY_EVERY_S = 4, 0.07
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class PeerRequest:
     warm_s: float = 1.0
     whole_epochs: bool = False
     what: str = "rate"
-    """rate or memory: measures; right: looks at what is in the batches; prepare: writes the peer's files."""
+    """rate: measures; right: looks at what is in the batches; prepare: writes the peer's files."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class PeerResult:
     """The first batch, described: `float32[64, 3, 224, 224], int64[64]`."""
     others_cores: float = 0.0
     """Cores that somebody else used during the window."""
+    memory_bytes: int = 0
+    """Of the whole process tree with the data set and shared memory that is held, the most of some looks after the window."""
 
 
 class Window:
@@ -113,6 +117,7 @@ def measure(request: PeerRequest) -> PeerResult:
     before, machine_before_s, opened_s = own_usage(), machine_cpu_s(), time.perf_counter()
     run_until(everything, opened_s + request.seconds, touching, window)
     taken_s, used, machine_s = time.perf_counter() - opened_s, own_usage() - before, machine_cpu_s() - machine_before_s
+    memory_bytes = most_memory(everything, touching)
     enough = window.steady_s > request.seconds / 4 and not request.whole_epochs
     return PeerResult(
         samples=window.samples,
@@ -123,7 +128,17 @@ def measure(request: PeerRequest) -> PeerResult:
         faults_per_sample=used.faults / window.samples,
         batch=described,
         others_cores=max(0.0, machine_s - used.cpu_s) / taken_s,
+        memory_bytes=memory_bytes,
     )
+
+
+def most_memory(batches: Iterator[Any], touching: bool) -> int:
+    """While it goes on: looking takes time, so nothing is timed meanwhile."""
+    found = []
+    for _ in range(MEMORY_LOOKS):
+        run_until(batches, time.perf_counter() + MEMORY_EVERY_S, touching, None)
+        found.append(memory_of(os.getsid(0)).held_bytes)
+    return max(found)
 
 
 def look_at_batches(request: PeerRequest) -> str:

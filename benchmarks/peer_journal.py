@@ -20,7 +20,6 @@ class Look(str, Enum):
     """What a measurement was for."""
 
     RATE = "rate"
-    MEMORY = "memory"
     RIGHT = "right"
 
 
@@ -35,7 +34,6 @@ class Record:
     at_s: float
     result: PeerResult | None = None
     error: str = ""
-    peak_bytes: int | None = None
     said: str = ""
     """Of a look at whether batches are right: what was found."""
 

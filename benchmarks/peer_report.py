@@ -30,8 +30,6 @@ class Line:
     title: str
     setting: str
     rounds: list[Round] = field(default_factory=list)
-    peak_bytes: int | None = None
-    """Of the whole process tree, data set and held shared memory included; None if nobody looked."""
     reason: str = ""
     """Why there is no figure: cannot do it, or is not installed."""
     wrong: str = ""
@@ -92,7 +90,7 @@ def row(line: Line, base: Line) -> list[str]:
         quantity(median(line.values(lambda result: result.cpu_s_per_1000))),
         quantity(median(line.values(lambda result: result.faults_per_sample))),
         milliseconds(median(line.values(lambda result: result.first_batch_s))),
-        f"{line.peak_bytes / 1e6:.0f}" if line.peak_bytes else "",
+        f"{max(line.values(lambda result: result.memory_bytes)) / 1e6:.0f}",
     ]
 
 

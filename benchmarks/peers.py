@@ -5,10 +5,9 @@
     --right              looks at what is in the batches of each, sample by sample
     (none of these)      interleaved rounds of the chosen settings, medians, ratios to torch with 2 workers in the same round
 
-Each measurement is a fresh process in the environment of its peer (peer_child.py says what it times); memory is looked at in a
-round of its own, because looking costs time. With --save what was measured is kept as it comes, and a run that was interrupted goes
-on where it was; --stop-after ends it early. With --wrap COMMAND each measurement runs as `COMMAND python ...`: a lock, for instance,
-that others hold too.
+Each measurement is a fresh process in the environment of its peer (peer_child.py says what it times). With --save what was measured
+is kept as it comes, and a run that was interrupted goes on where it was; --stop-after ends it early. With --wrap COMMAND each measurement
+runs as `COMMAND python ...`: a lock, for instance, that others hold too.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import machine
-from peer_bench import Bench, Pace, TimeIsUp, lines_of, run_rounds
+from peer_bench import Bench, Pace, Rounds, TimeIsUp, lines_of
 from peer_journal import Journal, Look, read_all
 from peer_report import VERDICT_HEAD, Line, table, verdict
 from peers import NAMES
@@ -39,9 +38,13 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def measure_task(bench: Bench, journal: Journal, task: Task, modules: Sequence[str], looks: Sequence[tuple[Look, int]]) -> list[Line]:
+def measure_task(bench: Bench, journal: Journal, task: Task, modules: Sequence[str], chosen: argparse.Namespace) -> list[Line]:
     contenders, absent = bench.contenders(task, modules)
-    run_rounds(bench, journal, task, contenders, read_rates().get(task.name, {}), looks, far_behind(task))
+    rounds = Rounds(bench, journal, task, contenders, read_rates().get(task.name, {}), far_behind(task))
+    if chosen.right:
+        rounds.run(Look.RIGHT, 1)
+    else:
+        rounds.run(Look.RATE, chosen.rounds, chosen.tries)
     return lines_of(journal.of(task.name), absent)
 
 
@@ -99,10 +102,9 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workloads", default=",".join(TASKS), help="comma-separated; all of: %(default)s")
     parser.add_argument("--peers", default=",".join(by_peer), help="comma-separated; all of: %(default)s")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each row (default 3)")
+    parser.add_argument("--tries", type=int, default=2, help="how often at most in a round, while others use the machine (default 2)")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each measurement looks, after its warm-up (default 2)")
     parser.add_argument("--warm", type=float, default=1.0, help="seconds of warm-up before it looks (default 1)")
-    parser.add_argument("--no-memory", action="store_true", help="without the round that looks at memory")
-    parser.add_argument("--only-memory", action="store_true", help="nothing but the round that looks at memory")
     parser.add_argument("--right", action="store_true", help="look at what is in the batches of each, and nothing else")
     parser.add_argument("--install", action="store_true", help="make the environments, and nothing else")
     parser.add_argument("--choose", action="store_true", help="measure every setting that has no figure yet, once, and nothing else")
@@ -139,8 +141,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     for name in chosen.peers:
         if name not in NAMES:
             parser.error(f"no peer {name!r}; there are {', '.join(by_peer)}")
-    if chosen.rounds < 1 or chosen.seconds <= 0 or chosen.warm < 0 or chosen.pause < 0:
-        parser.error("--rounds must be 1 or more, --seconds more than 0, --warm and --pause 0 or more")
+    if min(chosen.rounds, chosen.tries) < 1 or chosen.seconds <= 0 or chosen.warm < 0 or chosen.pause < 0:
+        parser.error("--rounds and --tries must be 1 or more, --seconds more than 0, --warm and --pause 0 or more")
     for folder in chosen.saved:
         if not folder.is_dir():
             parser.error(f"no folder {folder}: --from reads what --save FOLDER kept")
@@ -185,13 +187,6 @@ def prepare_all(bench: Bench, tasks: Sequence[Task], modules: Sequence[str]) -> 
     return failed
 
 
-def looks_of(chosen: argparse.Namespace) -> list[tuple[Look, int]]:
-    if chosen.right:
-        return [(Look.RIGHT, 1)]
-    rates = [] if chosen.only_memory else [(Look.RATE, chosen.rounds)]
-    return rates if chosen.no_memory else [*rates, (Look.MEMORY, 1)]
-
-
 def measure_and_print(bench: Bench, tasks: Sequence[Task], chosen: argparse.Namespace) -> int:
     journal = Journal(chosen.saved[0] if chosen.saved else chosen.save)
     described = journal.machine(machine.description())
@@ -200,7 +195,9 @@ def measure_and_print(bench: Bench, tasks: Sequence[Task], chosen: argparse.Name
         if chosen.saved:
             found[task.name] = lines_of(read_all(chosen.saved, task.name), bench.contenders(task, chosen.peers)[1])
         else:
-            found[task.name] = measure_task(bench, journal, task, chosen.peers, looks_of(chosen))
+            found[task.name] = measure_task(
+                bench, journal, task, chosen.peers, *((Look.RIGHT, 1) if chosen.right else (Look.RATE, chosen.rounds))
+            )
     print("\n".join(described))
     for name, lines in found.items():
         print(f"\n{text_of(TASKS[name], lines, chosen.markdown)}")

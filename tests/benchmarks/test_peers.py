@@ -92,7 +92,7 @@ def record(parts: Any, title: str, number: int, rate: float | None = 100.0, look
 
 
 def test_what_was_kept_is_read_again_and_a_line_that_was_cut_off_is_passed_over(parts: Any, tmp_path: Path) -> None:
-    kept = [record(parts, "base", 0), record(parts, "fast", 0, look="memory", peak_bytes=5)]
+    kept = [record(parts, "base", 0), record(parts, "fast", 0, look="right", said="12 batches right")]
     journal = parts["journal"].Journal(tmp_path)
     for each in kept:
         journal.add("rows", each)
@@ -155,16 +155,23 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was_with_a_fresh_measure(pa
         journal.add("rows", record(parts, title, 0))  # long ago
     bench = Untouched(parts)
 
-    looks = [(look.RATE, 2), (look.MEMORY, 1)]
-    parts["bench"].run_rounds(bench, journal, task, contenders, {}, looks, frozenset({"slow"}))
+    parts["bench"].Rounds(bench, journal, task, contenders, {}, frozenset({"slow"})).run(look.RATE, 2)
 
     assert bench.asked == [
         (titles[0], "rate", 0),
         ("slow", "rate", 0),
         (titles[0], "rate", 1),
         ("fast", "rate", 1),
-        *((title, "memory", 0) for title in titles),
     ]
+
+
+def test_what_was_disturbed_is_measured_again_and_counts_only_where_there_is_no_better_one(parts: Any) -> None:
+    disturbed, calm = result(parts, 50.0), result(parts, 100.0)
+    disturbed = replace(disturbed, others_cores=1.5)
+    records = [replace(record(parts, "fast", 0), result=each) for each in (disturbed, calm)]
+
+    assert [line.rate for line in parts["bench"].lines_of(records, [])] == [100.0]
+    assert [line.rate for line in parts["bench"].lines_of(records[:1], [])] == [50.0]
 
 
 def test_a_wrapper_may_hold_a_measurement_back_and_is_no_part_of_it(parts: Any, tmp_path: Path) -> None:
