@@ -26,7 +26,7 @@ from runs import HERE, Ended, measuring_environment, run_process
 MEASUREMENT_LIMIT_S = 60.0
 UNHURRIED_LIMIT_S = 900.0
 DISTURBED_CORES = 0.25
-"""A measurement beside which others used more than this may be made again at the end of its round; it counts where there is no better one."""
+"""A measurement beside which others used more than this may be made again at the end of its round, and counts if none is better."""
 BASE_AGES_S = 900.0
 """A measure that was taken longer ago than this says little about now."""
 BASE_AGAIN_S = 120.0

@@ -195,8 +195,7 @@ def measure_and_print(bench: Bench, tasks: Sequence[Task], chosen: argparse.Name
         if chosen.saved:
             found[task.name] = lines_of(read_all(chosen.saved, task.name), bench.contenders(task, chosen.peers)[1])
         else:
-            found[task.name] = measure_task(
-                bench, journal, task, chosen.peers, *((Look.RIGHT, 1) if chosen.right else (Look.RATE, chosen.rounds))
+            found[task.name] = measure_task(bench, journal, task, chosen.peers, chosen)
             )
     print("\n".join(described))
     for name, lines in found.items():
