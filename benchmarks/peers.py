@@ -196,7 +196,6 @@ def measure_and_print(bench: Bench, tasks: Sequence[Task], chosen: argparse.Name
             found[task.name] = lines_of(read_all(chosen.saved, task.name), bench.contenders(task, chosen.peers)[1])
         else:
             found[task.name] = measure_task(bench, journal, task, chosen.peers, chosen)
-            )
     print("\n".join(described))
     for name, lines in found.items():
         print(f"\n{text_of(TASKS[name], lines, chosen.markdown)}")
