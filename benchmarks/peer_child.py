@@ -13,7 +13,7 @@
 
 1. "first batch" runs from construction to the first batch, with whatever the peer has to start for it.
 2. The rate is that of the window without the first tenth of every epoch and its start; `over_epochs_per_s` is the same with them (and the
-   only one where the setting says `whole_epochs`).
+   only one, from the first batch on, where the setting says `whole_epochs`).
 3. CPU and page faults are those of the window, of the whole process tree, per sample; what others used of the machine is told beside.
 4. Of every batch over 1 MB one byte per page is read, so that a promise of data does not count as data.
 """
@@ -113,7 +113,8 @@ def measure(request: PeerRequest) -> PeerResult:
     touching = sum(to_numpy(leaf).nbytes for leaf in leaves(batch)) > TOUCH_OVER_BYTES
     window = Window(max(1, task.samples // task.batch_size // 10))
     everything = endless(batches, running, window)
-    run_until(everything, time.perf_counter() + request.warm_s, touching, None)
+    if not request.whole_epochs:
+        run_until(everything, time.perf_counter() + request.warm_s, touching, None)
     before, machine_before_s, opened_s = own_usage(), machine_cpu_s(), time.perf_counter()
     run_until(everything, opened_s + request.seconds, touching, window)
     taken_s, used, machine_s = time.perf_counter() - opened_s, own_usage() - before, machine_cpu_s() - machine_before_s

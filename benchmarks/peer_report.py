@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from peer_child import PeerResult
-from peers.contract import STORED_ORDER, Task
+from peers.contract import MORE_READS, STORED_ORDER, Task
 from table import milliseconds, quantity, ratio, render
 
 OURS = "antifreeze"
@@ -45,7 +45,7 @@ class Line:
 
     @property
     def is_same_work(self) -> bool:
-        return not self.title.endswith(STORED_ORDER)
+        return not self.title.endswith((STORED_ORDER, MORE_READS))
 
     @property
     def is_ours(self) -> bool:
@@ -99,7 +99,8 @@ VERDICT_HEAD = ("task", "best of ours", "× torch 2w", "ours, auto", "must reach
 
 def verdict(task: Task, lines: Sequence[Line], base: Line) -> list[str]:
     """Ours beside the best of the others and beside what was promised."""
-    ours, others = best(line for line in lines if line.is_ours), best(line for line in lines if not line.is_ours and line.is_same_work)
+    same = [line for line in lines if line.is_same_work]
+    ours, others = best(line for line in same if line.is_ours), best(line for line in same if not line.is_ours)
     mine, theirs = ours and ratio_to(ours, base), others and ratio_to(others, base)
     against = ratio_to(ours, others) if ours and others else None
     auto = next((found for line in lines if line.title == f"{OURS}, auto" and (found := ratio_to(line, base))), None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import TensorDataset
 
-from peers.contract import TUNES_ITSELF_S, Entry, Epochs, Peer, Setting, Task, forever
+from peers.contract import MORE_READS, TUNES_ITSELF_S, Entry, Epochs, Peer, Setting, Task, forever
 from workloads import WORKLOADS, SlowReadsAsync, rows
 
 OURS = "antifreeze"
@@ -45,7 +45,7 @@ def waiting(concurrency: int) -> list[Entry]:
         Entry(f"{OURS}, threads", (threads,)),
         Entry(f"{OURS}, async", asynchronous),
         Entry(f"{OURS}, auto", (either,)),
-        Entry(f"{OURS}, async, auto", (tuned,)),
+        Entry(f"{OURS}, async, auto, {MORE_READS}", (tuned,)),
     ]
 
 

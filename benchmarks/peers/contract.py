@@ -78,8 +78,8 @@ class Setting:
     """For one that loads far ahead while an epoch begins: the beginnings count, or what is measured is how fast it hands over."""
 
 
-STORED_ORDER = "in stored order"
-"""At the end of the title of a row that is not shuffled: shown, but not the same work, so nobody is compared with it."""
+STORED_ORDER, MORE_READS = "in stored order", "more reads at a time"
+"""At the end of the title of a row that is not shuffled, or not at the same concurrency: shown, but nobody is compared with it."""
 
 TUNES_ITSELF_S = 4.0
 """What settings that look for the best by themselves get as a warm-up, whoever's they are."""
