@@ -27,6 +27,7 @@ MEASUREMENT_LIMIT_S = 60.0
 UNHURRIED_LIMIT_S = 900.0
 DISTURBED_CORES = 0.25
 """A measurement beside which others used more than this may be made again at the end of its round, and counts if none is better."""
+FAR_BEHIND = 0.4
 BASE_AGES_S = 900.0
 """A measure that was taken longer ago than this says little about now."""
 BASE_AGAIN_S = 120.0
@@ -139,24 +140,30 @@ def is_disturbed(record: Record) -> bool:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Of one task: who is measured, and what is known already. Rows of `once` are measured in the first round only."""
+    """Of one task: who is measured, and what is known already."""
 
     bench: Bench
     journal: Journal
     task: Task
     contenders: Sequence[Contender]
     rates: Rates
-    once: frozenset[str] = frozenset()
 
     def run(self, look: Look, rounds: int, most_tries: int = 1) -> None:
         for number in range(rounds):
             first = number % max(1, len(self.contenders))  # nobody is always the one who comes after the slow one
-            in_turn = (*self.contenders[first:], *self.contenders[:first])
+            enough = self._far_behind() if number else set()
+            in_turn = [each for each in (*self.contenders[first:], *self.contenders[:first]) if each.entry.title not in enough]
             for tries in range(most_tries):  # those that were disturbed again, when all had their turn
                 for contender in in_turn:
                     found = self._found(contender, look, number)
-                    if len(found) == tries and all(map(is_disturbed, found)) and not (number and contender.entry.title in self.once):
+                    if len(found) == tries and all(map(is_disturbed, found)):
                         self._measure(contender, look, number)
+
+    def _far_behind(self) -> set[str]:
+        """Peers that in the first round did less than FAR_BEHIND of the fastest row: one round says enough of them."""
+        lines = lines_of([each for each in self.journal.of(self.task.name) if each.round == 0], [])
+        best = max((line.rate or 0.0 for line in lines if line.is_same_work), default=0.0)
+        return {line.title for line in lines if (line.rate or 0.0) < FAR_BEHIND * best and not line.is_ours and line.title != BASE}
 
     def _measure(self, contender: Contender, look: Look, number: int) -> None:
         if look is Look.RATE:

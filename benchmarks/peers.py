@@ -40,18 +40,12 @@ def say(text: str) -> None:
 
 def measure_task(bench: Bench, journal: Journal, task: Task, modules: Sequence[str], chosen: argparse.Namespace) -> list[Line]:
     contenders, absent = bench.contenders(task, modules)
-    rounds = Rounds(bench, journal, task, contenders, read_rates().get(task.name, {}), far_behind(task))
+    rounds = Rounds(bench, journal, task, contenders, read_rates().get(task.name, {}))
     if chosen.right:
         rounds.run(Look.RIGHT, 1)
     else:
         rounds.run(Look.RATE, chosen.rounds, chosen.tries)
     return lines_of(journal.of(task.name), absent)
-
-
-def far_behind(task: Task) -> frozenset[str]:
-    """Rows that had less than half of torch's rate when their setting was chosen: one round shows that again."""
-    rates = {title: max(found.values()) for title, found in read_rates().get(task.name, {}).items()}
-    return frozenset(title for title, rate in rates.items() if rate < rates.get(BASE, 0) / 2)
 
 
 def choose(bench: Bench, task: Task, modules: Sequence[str], again: bool) -> None:

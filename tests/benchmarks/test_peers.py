@@ -141,10 +141,11 @@ class Untouched:
         import time
 
         journal = self.parts["journal"]
-        return journal.Record(look, contender.entry.title, setting.name, number, time.time(), result(self.parts, 100.0))
+        rate = 10.0 if contender.entry.title == "slow" else 100.0
+        return journal.Record(look, contender.entry.title, setting.name, number, time.time(), result(self.parts, rate))
 
 
-def test_a_run_that_was_interrupted_goes_on_where_it_was_with_a_fresh_measure(parts: Any, tmp_path: Path) -> None:
+def test_a_run_that_was_interrupted_goes_on_with_a_fresh_measure_and_who_is_far_behind_is_measured_once(parts: Any, tmp_path: Path) -> None:
     contract, look = parts["contract"], parts["journal"].Look
     task, peer = contract.TASKS["rows"], contract.Peer("torch", "torch", ())
     settings = (contract.Setting("2 workers"),)
@@ -155,7 +156,7 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was_with_a_fresh_measure(pa
         journal.add("rows", record(parts, title, 0))  # long ago
     bench = Untouched(parts)
 
-    parts["bench"].Rounds(bench, journal, task, contenders, {}, frozenset({"slow"})).run(look.RATE, 2)
+    parts["bench"].Rounds(bench, journal, task, contenders, {}).run(look.RATE, 2)
 
     assert bench.asked == [
         (titles[0], "rate", 0),
