@@ -58,8 +58,8 @@ def measure(workload: str, fixed: Sequence[str], warm_s: float, seconds: float, 
     samples = WORKLOADS[workload].quick_samples if quick else WORKLOADS[workload].samples
     autos = [AUTO, ANY_KIND] if any(setting.endswith(THREADS) for setting in fixed) else [AUTO]
     runs = {setting: Run(workload, setting, samples) for setting in [*fixed, *autos]}
-    for name, run in runs.items():
-        run.rate(warm_s if name in autos else min(warm_s, 1.0))
+    for name in [*autos, *fixed]:  # "auto" leaves cores to loaders that are at work, so they are not before it is
+        runs[name].rate(warm_s if name in autos else min(warm_s, 1.0))
     rates: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds):
         names = list(runs)

@@ -66,7 +66,7 @@ def test_from_a_first_window_without_workers(window: Measured, expected: Setting
 @pytest.mark.parametrize(
     ("window", "expected"),
     [
-        pytest.param(seen(processes(2)), processes(3), id="more while the loop waits and cores are free"),
+        pytest.param(seen(processes(2)), processes(4), id="more while the loop waits and cores are free"),
         pytest.param(seen(processes(4), queued_s=0.5, cpu_s=0.5), processes(3), id="fewer where they lack cores"),
         pytest.param(seen(processes(4)), processes(4), id="as many as there are cores"),
         pytest.param(seen(processes(4), cpu_s=0.1), processes(16), id="beyond the cores where samples wait outside"),
@@ -81,12 +81,12 @@ def test_from_a_window_with_workers(window: Measured, expected: Setting) -> None
 
 
 def test_a_trial_that_is_not_better_goes_home_and_rests() -> None:
-    tuner = Tuner(Limits(inline=False), processes(2))
-    assert tuner.decide(seen(processes(2))).setting == processes(3)
-    back = tuner.decide(seen(processes(3), samples=1010))
-    assert (back.setting, back.is_trial) == (processes(2), False)
-    assert "3 worker processes did 1.01× as much" in back.why
-    assert tuner.decide(seen(processes(2))).setting == processes(2)
+    tuner = Tuner(Limits(inline=False), processes(3))
+    assert tuner.decide(seen(processes(3))).setting == processes(4)
+    back = tuner.decide(seen(processes(4), samples=1010))
+    assert (back.setting, back.is_trial) == (processes(3), False)
+    assert "4 worker processes did 1.01× as much" in back.why
+    assert tuner.decide(seen(processes(3))).setting == processes(3)
 
 
 def test_a_trial_that_is_better_is_home_and_says_why() -> None:

@@ -368,8 +368,8 @@ def _guess(seen: Measured, most: int) -> int:
 
 
 def _steps_up(workers: int, seen: Measured) -> tuple[int, ...]:
-    """Samples that wait outside may need very many; the second step is for where the first was too much."""
-    return (4 * workers, 2 * workers) if seen.computing < WAITS_OUTSIDE else (workers + max(1, workers // 4),)
+    """Samples that wait outside may need very many; the smaller step is for where the larger one was too much."""
+    return (4 * workers, 2 * workers) if seen.computing < WAITS_OUTSIDE else (2 * workers, workers + max(1, workers // 4))
 
 
 def _as_it_is(seen: Measured) -> str:
