@@ -211,12 +211,18 @@ def test_what_it_gives_prints_itself() -> None:
 # --- the child that is asked ---
 
 
+def sleeps_on() -> None:
+    time.sleep(60)
+
+
 def test_a_child_answers_raises_dies_or_is_ended() -> None:
     assert ask_child(lambda: {"pid": os.getpid()}, 10).answer["pid"] != os.getpid()
     assert ask_child(lambda: bytes(3_000_000), 10).answer == bytes(3_000_000)
     assert "ZeroDivisionError" in ask_child(lambda: 1 / 0, 10).trouble
     assert ask_child(lambda: os._exit(3), 10).trouble == "it died (exit code 3)"
-    assert "did not answer" in ask_child(lambda: time.sleep(60), 0.3).trouble
+    line = f"{__file__}:{sleeps_on.__code__.co_firstlineno + 1} in sleeps_on"
+    assert ask_child(sleeps_on, 0.3).trouble == f"it did not answer within 0.3 s, at {line}"
+    assert f"it died (SIGSEGV), at {__file__}:" in ask_child(lambda: os.kill(os.getpid(), signal.SIGSEGV), 10).trouble
     assert "SystemExit" in ask_child(sys.exit, 10).trouble
 
 

@@ -21,7 +21,7 @@ from antifreeze.profiling import measure
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks and /proc")
 
 MODULE = """
-import os, time
+import os, signal, time, traceback
 import numpy as np, torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
@@ -52,6 +52,16 @@ class Never(Small):
     def __getitem__(self, i): time.sleep(1000)
 class Kills(Small):
     def __getitem__(self, i): os._exit(3)
+def is_tried():
+    return any(frame.name == "run_trial" for frame in traceback.extract_stack())
+class DiesInTheLoop(Small):
+    def __getitem__(self, i):
+        if is_tried() and get_worker_info() is None: os.kill(os.getpid(), signal.SIGSEGV)
+        return super().__getitem__(i)
+class FreezesInTheLoop(Small):
+    def __getitem__(self, i):
+        if is_tried() and get_worker_info() is None: time.sleep(1000)
+        return super().__getitem__(i)
 class Ragged(Small):
     def __getitem__(self, i): return torch.zeros(i + 1)
 class Empty(Small):
@@ -69,6 +79,7 @@ class Stream(IterableDataset):
 def collate(samples): return [s[1] for s in samples]
 
 unknown, once, waits, one_at_a_time = Unknown(), Once(), Waits(), OneAtATime()
+dies_in_the_loop, freezes_in_the_loop = DiesInTheLoop(), FreezesInTheLoop()
 small, sleepy, bad, never, kills, ragged, empty, stream, number = Small(), Sleepy(), Bad(), Never(), Kills(), Ragged(), Empty(), Stream(), 3
 loader = DataLoader(small, batch_size=8, num_workers=1, collate_fn=collate, drop_last=True)
 def step(batch): time.sleep(0.001)
@@ -206,9 +217,11 @@ def test_bad_samples_can_be_left_out(folder: Path, capsys: pytest.CaptureFixture
         (["absent_for_profile:x"], "does not import: ModuleNotFoundError"),
         (["breaks_for_profile:x"], "RuntimeError: at import"),
         (["data_for_profile"], "expected MODULE:OBJECT"),
-        (["data_for_profile:bad"], "raises KeyError: 'no picture"),
+        (["data_for_profile:bad"], "KeyError: 'no picture"),
         (["data_for_profile:never"], "cannot be measured: it did not answer within"),
         (["data_for_profile:kills"], "it died (exit code 3)"),
+        (["data_for_profile:dies_in_the_loop"], "no workers: it died (SIGSEGV), at "),
+        (["data_for_profile:freezes_in_the_loop"], "no workers: it did not answer within "),
         (["data_for_profile:ragged"], "samples do not make a batch"),
         (["data_for_profile:empty"], "gave no sample"),
         (["data_for_profile:unknown"], "the length of data_for_profile:unknown is not known: RuntimeError: not counted yet"),
@@ -235,6 +248,8 @@ def test_bad_input_is_2_and_a_sentence(
     if "never" in words[0]:
         monkeypatch.setattr("antifreeze.profiling.sampling.SAMPLE_LIMIT_S", 0.3)
         monkeypatch.setattr("antifreeze.profiling.sampling.OTHERS_S", 0.3)
+    if "freezes" in words[0]:
+        monkeypatch.setattr("antifreeze.profiling.apart.SAMPLE_LIMIT_S", 0.3)
     assert main(["profile", *words, *QUICK]) == 2
     assert sentence in capsys.readouterr().err
 

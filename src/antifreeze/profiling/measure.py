@@ -21,10 +21,10 @@ import torch
 from antifreeze.checks.errors import NotCheckable
 from antifreeze.doctor.findings.words import listed
 from antifreeze.errors import AntifreezeError
+from antifreeze.profiling.apart import ThreadsFailed, is_apart, run_apart
 from antifreeze.profiling.model import Kind, Place, Profile, Trial
 from antifreeze.profiling.recommend import better_depth, clearly_faster, next_count, next_with_step, recommend
 from antifreeze.profiling.sampling import measure_samples
-from antifreeze.profiling.threads import ThreadsFailed, run_in_child
 from antifreeze.profiling.trials import Tell, loader_name, run_trial
 from antifreeze.profiling.workload import Workload
 from antifreeze.supervisor.cgroup import available_memory_bytes
@@ -235,25 +235,22 @@ class _Runner:
 
     def __call__(self, kind: Kind, workers: int, **options: Any) -> Trial:
         options.setdefault("batch_size", self.size)
-        with_what = loader_name(kind, workers)
+        in_our_process = options.get("step") is not None and self.plan.step is not None  # a forked child has no GPU for the user's step
+        if is_apart(kind, workers) and not in_our_process:
+            return run_apart(self.workload, kind, workers, self.plan.each_s, self.tell, **options)
         try:
-            if kind is Kind.THREAD and (
-                options.get("step") is None or self.plan.step is None
-            ):  # a forked child has no GPU for the user's step
-                return run_in_child(self.workload, workers, self.plan.each_s, self.tell, **options)
             return run_trial(self.workload, kind, workers, self.plan.each_s, self.tell, **options)
-        except ThreadsFailed:
-            raise
-        except AntifreezeError as error:
-            raise NotCheckable(f"{self.workload.name} cannot be loaded with {with_what}: {error}") from error
         except Exception as error:
-            raise NotCheckable(f"{self.workload.name} cannot be loaded with {with_what}: {type(error).__name__}: {error}") from error
+            raise self._cannot(kind, workers, error) from error
+
+    def _cannot(self, kind: Kind, workers: int, error: Exception) -> NotCheckable:
+        told = str(error) if isinstance(error, AntifreezeError) else f"{type(error).__name__}: {error}"
+        return NotCheckable(self.workload.cannot_be_loaded(loader_name(kind, workers), told))
 
     def time_step(self, step: Callable[[Any], Any]) -> float:
         """The step's own time, without the loader: on one batch, again and again, the first time not counted."""
-        loader = self.workload.loader(Kind.INLINE, 0, self.size, None)
+        batch = self._one_batch()
         try:
-            batch = next(iter(loader))
             step(batch)
             began, count = time.perf_counter(), 0
             while count < 3 or (time.perf_counter() - began < self.plan.each_s and count < 200):
@@ -262,6 +259,14 @@ class _Runner:
             return (time.perf_counter() - began) / count
         except Exception as error:
             raise NotCheckable(f"the step raises {type(error).__name__}: {error}") from error
+
+    def _one_batch(self) -> Any:
+        """From a worker: a sample that hangs or kills does that to it alone."""
+        loader = self.workload.loader(Kind.PROCESS, 1, self.size, None)
+        try:
+            return next(iter(loader))
+        except Exception as error:
+            raise self._cannot(Kind.PROCESS, 1, error) from error
         finally:
             loader.close()
 

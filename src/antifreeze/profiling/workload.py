@@ -40,6 +40,10 @@ class Workload:
     def arguments(self) -> tuple[tuple[str, str], ...]:
         return tuple((name, _written(value)) for name, value in self.options.items())
 
+    def cannot_be_loaded(self, with_what: str, why: str, *, could_skip: bool = True) -> str:
+        hint = " (--skip-bad leaves bad samples out)" if could_skip and not self.skip_bad else ""
+        return f"{self.name} cannot be loaded with {with_what}{hint}: {why}"
+
     def loader(self, kind: Kind, workers: int, batch_size: int | None, prefetch: int | None) -> Any:
         """Not started. torch's own for Kind.TORCH, with a limit of its own where it has workers."""
         options: dict[str, Any] = {**self.options, "batch_size": batch_size, "num_workers": workers}

@@ -1,8 +1,9 @@
 """A question to a forked copy of this process, which may freeze or crash over it: the only file of the checks that starts a process.
 
 1. The answer comes within the limit, or "it did not answer": the child is killed, and whatever it started with it.
-2. The child ends with this process (the lifeline), and never returns into its code.
-3. Files that are open for reading get a position of their own in the child: asking does not move the parent's.
+2. Where it was when it crashed, or when it was killed, is told as a line of the user's: what Python's faulthandler saw.
+3. The child ends with this process (the lifeline), and never returns into its code.
+4. Files that are open for reading get a position of their own in the child: asking does not move the parent's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import pickle
+import re
 import select
 import signal
 import time
@@ -18,11 +20,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
+from antifreeze.doctor.facts.names import is_library
 from antifreeze.worker.main import die_with_parent, part_descriptors
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 _HEAD = 8
-_REAP_S = 2.0
+_REAP_S = 10.0
+_TELL_S = 0.5
+_MOST_TOLD = 1 << 16
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -35,36 +41,58 @@ class Asked(Generic[Answer_co]):
 def ask_child(question: Callable[[], Any], limit_s: float) -> Asked[Any]:
     answer_read, answer_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
+    stack = os.memfd_create("antifreeze stack", os.MFD_CLOEXEC)
     with warnings.catch_warnings():  # Python warns of forks beside threads; this child has a limit
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
-        _be_the_child(question, (answer_read, lifeline_write), answer_write, lifeline_read)
+        _be_the_child(question, (answer_read, lifeline_write), answer_write, lifeline_read, stack)
     os.close(answer_write)
     os.close(lifeline_read)
     ended: int | None = None
     try:
         content = _receive(answer_read, limit_s)
+        if content is None:
+            _let_it_tell(pid, stack)
     finally:  # also on Ctrl-C
         ended = _end(pid)
-        os.close(answer_read)
-        os.close(lifeline_write)
+        at = place_of(os.pread(stack, _MOST_TOLD, 0).decode(errors="replace"))
+        for descriptor in (answer_read, lifeline_write, stack):
+            os.close(descriptor)
     if content is None:
-        return Asked(None, f"it did not answer within {limit_s:g} s")
+        return Asked(None, f"it did not answer within {limit_s:g} s{at}")
     if not content:
-        return Asked(None, f"it died ({_how(ended)})")
+        return Asked(None, f"it died ({_how(ended)}){at}")
     kind, value = pickle.loads(content)
     return Asked(value) if kind == "answer" else Asked(None, value)
 
 
-def _be_the_child(question: Callable[[], Any], not_ours: tuple[int, int], answer: int, lifeline: int) -> NoReturn:
+def place_of(dump: str) -> str:
+    """Pure: where faulthandler saw it: the innermost line of the user's own, of the thread at work rather than of others; or ""."""
+    threads = sorted(dump.split("\n\n"), key=lambda thread: not thread.startswith("Current thread"))
+    for frame in (frame for thread in threads for frame in _FRAME.finditer(thread)):
+        if not is_library(frame["file"]):
+            return f", at {frame['file']}:{frame['line']} in {frame['name']}"
+    return ""
+
+
+def _let_it_tell(pid: int, stack: int) -> None:
+    """Its stack, written by a signal handler in C: also where it holds the GIL."""
+    os.kill(pid, signal.SIGUSR2)
+    deadline = time.monotonic() + _TELL_S
+    while not os.fstat(stack).st_size and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _be_the_child(question: Callable[[], Any], not_ours: tuple[int, int], answer: int, lifeline: int, stack: int) -> NoReturn:
     try:
         for descriptor in not_ours:
             os.close(descriptor)
         os.setpgid(0, 0)
         die_with_parent(lifeline)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        faulthandler.disable()  # a crash is an answer, and not to be printed
+        faulthandler.enable(stack, all_threads=True)  # a crash is an answer, and not to be printed
+        faulthandler.register(signal.SIGUSR2, stack, all_threads=True)
         silence = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(silence, number)
