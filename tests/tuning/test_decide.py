@@ -68,7 +68,8 @@ def test_from_a_first_window_without_workers(window: Measured, expected: Setting
     [
         pytest.param(seen(processes(2)), processes(4), id="more while the loop waits and cores are free"),
         pytest.param(seen(processes(4), queued_s=0.5, cpu_s=0.5), processes(3), id="fewer where they lack cores"),
-        pytest.param(seen(processes(4)), processes(4), id="as many as there are cores"),
+        pytest.param(seen(processes(4), work_s=4.0, cpu_s=4.0), processes(4), id="as many as there are cores"),
+        pytest.param(seen(processes(4), work_s=1.0), processes(2), id="fewer where handing over is the bottleneck"),
         pytest.param(seen(processes(4), cpu_s=0.1), processes(16), id="beyond the cores where samples wait outside"),
         pytest.param(seen(processes(4), waited_s=0.01, work_s=0.3), processes(1), id="fewer where the loop is the bottleneck"),
         pytest.param(seen(processes(4), waited_s=0.01, work_s=2.5), processes(4), id="but not where they are busy"),
@@ -80,21 +81,24 @@ def test_from_a_window_with_workers(window: Measured, expected: Setting) -> None
     assert decision.setting == expected, decision.why
 
 
+BUSY = {"work_s": 3.0, "cpu_s": 3.0}
+
+
 def test_a_trial_that_is_not_better_goes_home_and_rests() -> None:
     tuner = Tuner(Limits(inline=False), processes(3))
-    assert tuner.decide(seen(processes(3))).setting == processes(4)
-    back = tuner.decide(seen(processes(4), samples=1010))
+    assert tuner.decide(seen(processes(3), **BUSY)).setting == processes(4)
+    back = tuner.decide(seen(processes(4), **BUSY, samples=1010))
     assert (back.setting, back.is_trial) == (processes(3), False)
     assert "4 worker processes did 1.01× as much" in back.why
-    assert tuner.decide(seen(processes(3))).setting == processes(3)
+    assert tuner.decide(seen(processes(3), **BUSY)).setting == processes(3)
 
 
 def test_a_trial_that_is_better_is_home_and_says_why() -> None:
     tuner = Tuner(Limits(inline=False), processes(3))
-    tuner.decide(seen(processes(3)))
-    once = tuner.decide(seen(processes(4), samples=1200))
+    tuner.decide(seen(processes(3), **BUSY))
+    once = tuner.decide(seen(processes(4), **BUSY, samples=1200))
     assert (once.setting, once.is_trial, tuner.home) == (processes(4), True, processes(3))
-    decision = tuner.decide(seen(processes(4), samples=1400))
+    decision = tuner.decide(seen(processes(4), **BUSY, samples=1400))
     assert decision.setting == tuner.home == processes(4)
     assert (
         decision.why == "the loop waited for data 100% of the time with 3 worker processes and goes 1.30× as fast with this, waiting 100%"
@@ -245,6 +249,7 @@ def test_limits() -> None:
     ("window", "beside"),
     [
         pytest.param(seen(batches=1000), 3, id="quick batches: on the core that three workers leave"),
+        pytest.param(seen(batches=1000, cores=16), 4, id="and beside so many that there is time left from handing over"),
         pytest.param(seen(batches=1000, cores=1), 0, id="no core for it"),
         pytest.param(seen(batches=10), 0, id="batches that take long: what workers have ready would wait"),
         pytest.param(seen(batches=1000, cpu_s=0.1), 0, id="samples that wait outside: workers wait better"),

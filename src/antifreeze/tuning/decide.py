@@ -271,20 +271,18 @@ class Tuner:
         most = self._most(seen)
         if home.kind is Kind.INLINE:
             return self._from_inline(seen, most)
-        found: list[tuple[Setting, str]] = []
+        needed = max(1, math.ceil(seen.work_s / max(seen.elapsed_s, 1e-9) / BUSY_ENOUGH))
+        fewer = [(Setting(home.kind, needed), _because(seen, f"{needed} could load as much"))] if needed < home.workers else []
         if seen.waits < WAITING_MATTERS:
-            needed = max(1, math.ceil(seen.work_s / max(seen.elapsed_s, 1e-9) / BUSY_ENOUGH))
-            if needed < home.workers:
-                found.append((Setting(home.kind, needed), _because(seen, f"{needed} could load as much")))
-            return found
+            return fewer
         steps = [min(most, more) for more in _steps_up(home.workers, seen) if min(most, more) > home.workers]
-        found += [(Setting(home.kind, more), _because(seen, "there is room for more")) for more in steps]
+        found = [(Setting(home.kind, more), _because(seen, "there is room for more")) for more in steps]
         if self.limits.inline and inline_rate(seen) >= AS_GOOD_AT_BEST * seen.rate:
             found.append((INLINE, _because(seen, "handing over may cost more than it brings")))
         crowded = home.workers > seen.cores and seen.computing >= WAITS_OUTSIDE
         if home.workers > 1 and (seen.without_core >= NO_CORE or crowded):
             found.append((Setting(home.kind, home.workers - 1), _because(seen, "the workers lack cores")))
-        return found
+        return [*found, *fewer]  # where workers that are not busy are waited for, handing over is what takes the time
 
     def _from_inline(self, seen: Measured, most: int) -> list[tuple[Setting, str]]:
         per_batch_s = seen.work_s / max(1, seen.batches)
@@ -347,9 +345,11 @@ def inline_rate(seen: Measured) -> float:
 
 def loop_helps_beside(seen: Measured) -> int:
     """Beside up to so many workers the loop, while it waits for a batch, had better make another one itself: where batches are quick and
-    compute, there is a core for it, and no bound to how many may be in memory."""
-    quick = seen.work_s - seen.queued_s <= QUICK_BATCH_S * seen.batches
-    return seen.cores - 1 if quick and seen.computing >= WAITS_OUTSIDE and seen.budget_bytes is None else 0
+    compute, there is a core for it, it has time left from handing over theirs, and no bound is set to how many are in memory."""
+    batch_s = (seen.work_s - seen.queued_s) / max(1, seen.batches)
+    if batch_s > QUICK_BATCH_S or seen.computing < WAITS_OUTSIDE or seen.budget_bytes is not None:
+        return 0
+    return min(seen.cores - 1, int(BUSY_ENOUGH * batch_s / HAND_OVER_S))
 
 
 def _loop_share(seen: Measured) -> float:
