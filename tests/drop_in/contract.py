@@ -21,6 +21,8 @@ import pytest
 import torch
 import torch.utils.data
 
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+"""For the few rows where torch itself was another before 2.13; everything else holds from 2.4 on."""
 CLASS_UNDER_TEST = os.environ.get("ANTIFREEZE_CONTRACT_CLASS", "antifreeze")
 Torchs: Any = torch.utils.data.DataLoader
 Ours: Any

@@ -217,7 +217,7 @@ def through_a_file(state: Any) -> Any:
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
-    return torch.load(file)
+    return torch.load(file, weights_only=True)
 
 
 def resume(case: Case, saved: Saved, num_workers: int, cls: Any = Ours, *, restore_rng: bool = True, **more: Any) -> tuple[Any, list[Any]]:

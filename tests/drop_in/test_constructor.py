@@ -15,7 +15,9 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from .contract import CLASS_UNDER_TEST, Ours, Torchs, assert_same, drain, ours_only
+from antifreeze.torch_private import TORCH_ARGUMENTS, accelerator_for_pinning
+
+from .contract import CLASS_UNDER_TEST, TORCH, Ours, Torchs, assert_same, drain, ours_only
 from .datasets import Count, SizedCount, Squares
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
@@ -115,7 +117,7 @@ def test_what_torch_refuses_when_iterated(kwargs: dict[str, Any]) -> None:
     gc.collect()
     with pytest.raises(kind) as ours:
         iter(Ours(Squares(), **kwargs))
-    assert str(ours.value) == words
+    assert str(ours.value) == words or not words  # before 2.13 some were bare assertions
 
 
 @pytest.mark.parametrize("count", ["2", "auot"])
@@ -169,7 +171,7 @@ ATTRIBUTES: list[tuple[str, Callable[[], Any], Callable[[Any], dict[str, Any]]]]
 @pytest.mark.parametrize(("make", "kwargs"), [row[1:] for row in ATTRIBUTES], ids=[row[0] for row in ATTRIBUTES])
 def test_the_same_attributes(make: Callable[[], Any], kwargs: Callable[[Any], dict[str, Any]]) -> None:
     dataset = make()
-    given = kwargs(dataset)
+    given = {name: value for name, value in kwargs(dataset).items() if name in TORCH_ARGUMENTS}
     ours, torchs = Ours(dataset, **given), Torchs(dataset, **given)
     for name, value in vars(torchs).items():
         theirs = getattr(ours, name)
@@ -185,7 +187,10 @@ def heard(cls: Any, dataset: Any, kwargs: dict[str, Any], *, ask_length: bool) -
         loader = cls(dataset, **kwargs)
         if ask_length:
             len(loader)
-        list(loader)
+        try:
+            list(loader)
+        except RuntimeError as error:  # torch before 2.7 pins for the device that is named, also where there is none
+            warnings.warn(f"{type(error).__name__}: {error}".splitlines()[-1], stacklevel=1)
     said = [(warning.category, str(warning.message)) for warning in caught]
     return [(category, text) for category, text in said if not text.startswith("antifreeze:")]  # ours come beside torch's
 
@@ -204,12 +209,12 @@ WARNINGS: list[tuple[str, Callable[[], Any], dict[str, Any], int]] = [
 ]
 
 
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="the warnings are about having none")
+@pytest.mark.skipif(accelerator_for_pinning() is not None, reason="the warnings are about having none")
 @pytest.mark.parametrize(("make", "kwargs", "count"), [row[1:] for row in WARNINGS], ids=[row[0] for row in WARNINGS])
 def test_the_same_warnings(make: Callable[[], Any], kwargs: dict[str, Any], count: int) -> None:
     dataset = make()
     torchs = heard(Torchs, dataset, kwargs, ask_length=True)
-    assert len(torchs) == count
+    assert len(torchs) == count or TORCH < (2, 13)
     assert heard(Ours, dataset, kwargs, ask_length=True) == torchs
 
 

@@ -127,7 +127,8 @@ def assert_same_steps(case: Case, num_workers: int) -> None:
         if isinstance(torchs, Exception):
             assert isinstance(ours, Exception), f"step {number}: torch raised {torchs!r}, ours gave {ours!r}"
             assert_same_error(ours, torchs)
-            assert ("Original Traceback" in str(ours)) == ("Original Traceback" in str(torchs)), str(ours)
+            if torchs.args != ("two words, please",):  # torch 2.4 says what went wrong when it made the error again, and not the error
+                assert ("Original Traceback" in str(ours)) == ("Original Traceback" in str(torchs)), str(ours)
         else:
             assert_same(ours, torchs)
 

@@ -293,7 +293,7 @@ def saved_and_loaded(x: torch.Tensor) -> torch.Tensor:
     file = io.BytesIO()
     torch.save(x, file)
     file.seek(0)
-    return torch.load(file)
+    return torch.load(file, weights_only=True)
 
 
 OPERATIONS: dict[str, Callable[[torch.Tensor], Any]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, 
 
 from .contract import CLASS_UNDER_TEST, Case, Ours, assert_same, drain, ours_only, rows, seed_all, stateful_only
 from .datasets import Count, Squares
-from .resuming import MAPS, STREAMS, Counted, Saved, bytes_of, new_loader, resume, through_a_file, uninterrupted
+from .resuming import MAPS, STREAMS, Counted, Saved, StatefulStream, bytes_of, new_loader, resume, through_a_file, uninterrupted
 
 NOISE = ["ignore:'set_vital' is deprecated", "ignore:This DataLoader will create"]  # torchdata calls the one, torch says the other
 pytestmark = [stateful_only, pytest.mark.filterwarnings(*NOISE)]
@@ -143,10 +144,12 @@ def test_asking_for_the_state_changes_nothing(num_workers: int) -> None:
 
 
 @ours_only
-def test_a_state_is_plain_data() -> None:
-    loader = Ours(Counted(), batch_size=4, shuffle=True)
+@pytest.mark.parametrize("dataset", [Counted(), StatefulStream(9)], ids=["map-style", "stream with a state"])
+def test_a_state_is_plain_data(dataset: Any) -> None:
+    loader = Ours(dataset, batch_size=4, generator=torch.Generator())
     for state in (loader.state_dict(), [next(iter(loader)), loader.state_dict()][1]):
         assert type(state) is dict
+        assert_same(json.loads(json.dumps(state)), state)
         assert_same(pickle.loads(pickle.dumps(state)), state)
         assert_same(through_a_file(state), state)
         assert_same(copy.deepcopy(state), state)
@@ -243,6 +246,23 @@ def test_what_is_no_state_is_refused(state: Any) -> None:
 
     with pytest.raises(StateMismatch):
         Ours(Counted(), batch_size=4).load_state_dict(state)
+
+
+@ours_only
+@pytest.mark.parametrize("before", [True, False])
+def test_a_generator_more_or_less_is_refused_within_an_epoch_and_fine_between_two(before: bool) -> None:
+    from antifreeze.errors import StateMismatch
+
+    def loader(seeded: bool) -> Any:
+        return Ours(Counted(), batch_size=4, shuffle=True, generator=torch.Generator() if seeded else None)
+
+    saved, other = loader(before), loader(not before)
+    next(iter(saved))
+    with pytest.raises(StateMismatch, match="generators of its own"):
+        other.load_state_dict(saved.state_dict())
+    drain(saved)
+    other.load_state_dict(saved.state_dict())
+    assert len(drain(other)) == 6
 
 
 @ours_only

@@ -6,10 +6,10 @@ writes rows, starts or stops. The calls are counted over all workers, in shared 
 
 from __future__ import annotations
 
-import mmap
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,26 +42,31 @@ def as_objects(samples: list[Any]) -> dict[str, Any]:
 
 
 class Killer:
-    """Ends whoever makes every n-th call to a function, unless that is the parent."""
+    """Ends whoever makes every n-th call to a function, unless that is the parent.
 
-    def __init__(self, every: int) -> None:
+    Each call appends a byte to a file, which is atomic: two workers that call at the same moment are two numbers.
+    """
+
+    def __init__(self, every: int, calls: Path) -> None:
         self.every = every
         self.last = 10**9
         self.parent = os.getpid()
-        self.calls = mmap.mmap(-1, 4096)
+        self.calls = calls
+        calls.touch()
 
     def strike(self) -> None:
         if os.getpid() == self.parent:
             return
-        number = int.from_bytes(self.calls[:8], "little") + 1
-        self.calls[:8] = number.to_bytes(8, "little")
+        calls = os.open(self.calls, os.O_WRONLY | os.O_APPEND)
+        os.write(calls, b".")
+        number = os.lseek(calls, 0, os.SEEK_CUR)
+        os.close(calls)
         if number % self.every == 0 and number <= self.last:
-            self.calls[8:16] = (self.kills + 1).to_bytes(8, "little")
             os.kill(os.getpid(), signal.SIGKILL)
 
     @property
     def kills(self) -> int:
-        return int.from_bytes(self.calls[8:16], "little")
+        return min(self.calls.stat().st_size, self.last) // self.every
 
     def around(self, call: Callable[..., Any], when: str) -> Callable[..., Any]:
         def watched(*arguments: Any, **named: Any) -> Any:
@@ -110,9 +115,9 @@ def take(parcels: bool, **options: Any) -> tuple[list[int], DataLoader[Any]]:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_while(moment: str, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_while(moment: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, every = MOMENTS[moment]
-    killer = Killer(every)
+    killer = Killer(every, tmp_path / "calls")
     monkeypatch.setattr(owner, name, killer.around(getattr(owner, name), when))
     monkeypatch.setattr(blame, "STRIKES", 10**6)  # where cores are scarce, three kills may meet the same batch
     parcels = moment == "writing a parcel"
@@ -127,9 +132,9 @@ def test_killed_while(moment: str, when: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", ["_settle_in", "die_with_parent"])
-def test_one_start_after_the_other_is_killed_from_outside(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_start_after_the_other_is_killed_from_outside(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That says nothing about the next one: only workers that end by themselves are a reason to give up."""
-    killer = Killer(1)
+    killer = Killer(1, tmp_path / "calls")
     killer.last = 12
     monkeypatch.setattr(main, name, killer.around(getattr(main, name), "after"))
     seen, loader = take(parcels=False)
@@ -154,9 +159,9 @@ def test_a_sample_after_which_nothing_can_be_sent_is_found_among_its_batch(worke
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_while_the_loader_stops(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_while_the_loader_stops(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker dies of the very message that tells it to end, or of the one before; closing is bounded and leaves nothing."""
-    killer = Killer(7)
+    killer = Killer(7, tmp_path / "calls")
     monkeypatch.setattr(Channel, "receive", killer.around(Channel.receive, when))
     for batches in range(12):
         loader = DataLoader(Numbers(), BATCH, num_workers=2, multiprocessing_context="fork", max_restarts_per_minute=10_000)

@@ -132,6 +132,9 @@ def check_fits(state: Any, loader: Any) -> None:
     differing = [
         f"{name} was {before!r} and is now {now.get(name)!r}" for name, before in state["fingerprint"].items() if now.get(name) != before
     ]
+    had, has = len(state["generators"]), len(own_generators(loader.generator, loader._index_sampler))
+    if had != has and not state["finished"]:
+        differing.append(f"it had {had} generators of its own and has now {has}: an order drawn from one cannot be drawn again without it")
     if differing:
         raise StateMismatch("the state does not fit this loader: " + "; ".join(differing))
 

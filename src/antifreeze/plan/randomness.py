@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from antifreeze.plan.letters import from_letters, in_letters
+
 _OF_THE_PROCESS = frozenset({"torch", "random", "numpy"})
 
 
@@ -18,7 +20,7 @@ def snapshot(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
-        "torch": torch.default_generator.get_state().numpy().tobytes(),
+        "torch": _told(torch.default_generator),
         "random": [version, list(words), gauss],
         "numpy": [str(name), np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
         "generators": generator_states(generators),
@@ -35,13 +37,21 @@ def own_generators(loader_generator: torch.Generator | None, sampler: Any) -> li
     return found
 
 
-def generator_states(generators: Sequence[torch.Generator]) -> list[bytes]:
-    return [generator.get_state().cpu().numpy().tobytes() for generator in generators]
+def generator_states(generators: Sequence[torch.Generator]) -> list[str]:
+    return [_told(generator) for generator in generators]
 
 
-def set_generator_states(generators: Sequence[torch.Generator], states: list[bytes]) -> None:
+def set_generator_states(generators: Sequence[torch.Generator], states: Sequence[str | bytes]) -> None:
     for generator, state in zip(generators, states, strict=False):
-        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        _set(generator, state)
+
+
+def _told(generator: torch.Generator) -> str:
+    return in_letters(generator.get_state().cpu().numpy().tobytes())
+
+
+def _set(generator: torch.Generator, state: str | bytes) -> None:
+    generator.set_state(torch.frombuffer(bytearray(from_letters(state)), dtype=torch.uint8))
 
 
 @contextmanager
@@ -61,7 +71,7 @@ def as_it_was(saved: dict[str, Any], generators: Sequence[torch.Generator], draw
 
 def _put(saved: dict[str, Any], names: Set[str]) -> None:
     if "torch" in names:
-        torch.default_generator.set_state(torch.frombuffer(bytearray(saved["torch"]), dtype=torch.uint8))
+        _set(torch.default_generator, saved["torch"])
     if "random" in names:
         version, words, gauss = saved["random"]
         random.setstate((version, tuple(words), gauss))

@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from antifreeze.plan.letters import from_letters, in_letters
+
 
 @dataclass(frozen=True)
 class StreamProgress:
@@ -31,6 +33,14 @@ class StreamProgress:
         plain = drawn == batch_rows or batch_rows is None or ended or state is not None
         odd = self.odd if plain else (*self.odd, (self.batches, drawn))
         return StreamProgress(self.batches + 1, self.samples + drawn, state, ended, odd)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**vars(self), "state": None if self.state is None else in_letters(self.state), "odd": [list(pair) for pair in self.odd]}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> StreamProgress:
+        state, odd = saved.get("state"), tuple((batch, drawn) for batch, drawn in saved.get("odd", ()))
+        return cls(**{**saved, "state": None if state is None else from_letters(state), "odd": odd})
 
 
 @dataclass(frozen=True)
@@ -53,15 +63,14 @@ class StreamPosition:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "streams": [vars(progress) | {} for progress in self.streams],
+            "streams": [progress.as_dict() for progress in self.streams],
             "turn": self.turn,
             "had_workers": self.had_workers,
         }
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> StreamPosition:
-        streams = [StreamProgress(**{**progress, "odd": tuple(map(tuple, progress.get("odd", ())))}) for progress in saved["streams"]]
-        return cls(tuple(streams), saved["turn"], saved["had_workers"])
+        return cls(tuple(map(StreamProgress.from_dict, saved["streams"])), saved["turn"], saved["had_workers"])
 
 
 class StreamPlan:

@@ -13,11 +13,11 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import Any
 
 import torch
 
+from antifreeze import __version__
 from antifreeze.checks.errors import NotCheckable
 from antifreeze.doctor.findings.words import listed
 from antifreeze.errors import AntifreezeError
@@ -298,6 +298,6 @@ def read_place(memory_available: int) -> Place:
         memory_available=memory_available,
         python=platform.python_version(),
         torch=torch.__version__,
-        version=version("antifreeze"),
+        version=__version__,
         taken_at=time.strftime("%Y-%m-%d %H:%M:%S"),
     )
