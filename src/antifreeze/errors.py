@@ -88,3 +88,15 @@ class WorkerStartFailed(LoadingError):
 
 class LoaderGaveUp(LoadingError):
     pass
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """Words shown with the exception. Python 3.10 knows no notes: there they are the cause at the end of its chain."""
+    if hasattr(error, "add_note"):
+        error.add_note(text)
+        return
+    last, seen = error, {id(error)}
+    while (earlier := last.__cause__ or (None if last.__suppress_context__ else last.__context__)) and id(earlier) not in seen:
+        last = earlier
+        seen.add(id(last))
+    last.__cause__ = LoadingError(text)

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from antifreeze import choices
+from antifreeze.delivery.asking import sampler_within
 from antifreeze.delivery.autopilot import Autopilot
 from antifreeze.delivery.claims import shared_cores
 from antifreeze.delivery.iterator import LoaderIterator
@@ -285,10 +286,11 @@ class DataLoader(TorchDataLoader[_T_co]):
             return
         check_fits(state_dict, self)
         set_generator_states(own_generators(self.generator, self._index_sampler), state_dict["generators"])
-        if state_dict.get("sampler_state_at_end") is not None and hasattr(self.sampler, "load_state_dict"):
-            self.sampler.load_state_dict(state_dict["sampler_state_at_end"])
-        if state_dict["sampler_epoch"] is not None and hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(state_dict["sampler_epoch"])
+        sampler: Any = sampler_within(self._index_sampler)
+        if state_dict.get("sampler_state_at_end") is not None and hasattr(sampler, "load_state_dict"):
+            sampler.load_state_dict(state_dict["sampler_state_at_end"])
+        if state_dict["sampler_epoch"] is not None and hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(state_dict["sampler_epoch"])
             self._traps.resumes_in(state_dict["sampler_epoch"])
         self._resume_state = dict(state_dict)
 

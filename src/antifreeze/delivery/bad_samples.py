@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
-from antifreeze.errors import OptionError, TooManyBadSamples
+from antifreeze.errors import OptionError, TooManyBadSamples, add_note
 from antifreeze.naming import shown
 from antifreeze.options import OnBadSample, Options
 from antifreeze.supervisor.sample_path import path_of
@@ -96,7 +96,7 @@ class BadSampleDesk:
             choice = self._choose(failure, index)
         except Exception as error:  # the user's own policy failed: what it was about is known all the same
             self.note_raised(failure, index, epoch=epoch, batch=batch, seed=seed)
-            _add_note(error, failure)
+            add_note(error, f"antifreeze: this was about {failure.describe()}")
             raise
         if choice is not OnBadSample.RAISE:  # else whoever raises it notes it
             record = BadSampleRecord(epoch, batch, failure, choice, seed, path_of(self._dataset, index))
@@ -105,7 +105,7 @@ class BadSampleDesk:
             try:
                 self.check_limit(epoch, samples)
             except TooManyBadSamples as error:
-                _add_note(error, failure)
+                add_note(error, f"antifreeze: this was about {failure.describe()}")
                 raise
         return choice
 
@@ -156,11 +156,6 @@ class BadSampleDesk:
             )
 
 
-def _add_note(error: Exception, failure: Failure) -> None:
-    if hasattr(error, "add_note"):
-        error.add_note(f"antifreeze: this was about {failure.describe()}")
-
-
 def _is_cut_off(path: str) -> bool:
     with open(path, "rb") as file:
         file.seek(-1, os.SEEK_END)
@@ -196,8 +191,8 @@ def exception_of(failure: Failure | FetchError, path: str | None = None) -> Base
     cause = failure.__cause__
     assert cause is not None
     note = told._place()
-    if note and hasattr(cause, "add_note"):
-        cause.add_note(note)
+    if note:
+        add_note(cause, note)
     return cause
 
 

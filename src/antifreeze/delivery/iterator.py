@@ -14,12 +14,14 @@ from __future__ import annotations
 import time
 import weakref
 from array import array
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 
 from antifreeze import spans
+from antifreeze.delivery.asking import Asked
 from antifreeze.delivery.bad_samples import BadSampleDesk, exception_of, failure_of
 from antifreeze.delivery.batches import build, size_of, size_within
 from antifreeze.delivery.beginning import begin_among_ranks, begin_map, begin_streams, hosts
@@ -62,6 +64,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     """One pass (with persistent workers: pass after pass) over a loader."""
 
     _next_epoch: NextEpoch | None = None
+    _closed = False
+    _watched = False  # by a profiler or a trace, during one next()
+    _is_parked = False
 
     def __init__(self, loader: Any) -> None:
         self._loader_ref = weakref.ref(loader)
@@ -69,7 +74,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         resume, seeded = loader._take_resume_state()
         state = torch.default_generator.get_state()
         source = SeedSource(loader.generator)
-        super().__init__(loader)
+        self._map = not is_iterable_kind(loader)
+        self._asked = Asked(loader, resume) if self._map else None
+        with self._asking():
+            super().__init__(loader)
         self._check_as_torch(loader)
         if seeded:
             source.put_back()  # the interrupted run drew these seeds; they are in the state
@@ -77,14 +85,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._dataset: Any = seed_datapipe(loader.dataset, self._shared_seed)
         self._hosting = hosts(resume, self._num_workers)
         self._generators = own_generators(loader.generator, loader._index_sampler)
-        self._map = not is_iterable_kind(loader)
         self._batch_rows = loader.batch_size if loader._auto_collation else 1
         self.cursor = Cursor(fingerprint(loader))
         if seeded:
             self.cursor.epoch = seeded["epoch"] + (resume is None)
-        self._closed = False
-        self._watched = False  # by a profiler or a trace, during one next()
-        self._is_parked = False
         self._ledger: Ledger = loader._ledger
         self._traps: Traps = loader._traps
         self._ranks: Ranks | None = loader._watch_ranks(self._rank, self._world_size) if self._map else None
@@ -126,7 +130,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _ask_again(self, loader: Any, put_back: SeedSource | None) -> None:
         """torch's iterator with workers asks the sampler, and draws, a second time; what its workers have is the first shared seed."""
         shared_seed = self._shared_seed
-        super()._reset(loader, first_iter=True)
+        with self._asking():
+            super()._reset(loader, first_iter=True)
         self._shared_seed = shared_seed
         if put_back is not None:
             put_back.put_back()
@@ -239,17 +244,21 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._clock.made()
 
     def _begin_map(self, resume: dict[str, Any] | None) -> None:
-        sampler = getattr(self._index_sampler, "sampler", self._index_sampler)
-        if not resume:
-            self._traps.advance_epoch(sampler)
-        self.cursor.sampler_epoch = getattr(sampler, "epoch", None)
+        asked = self._asked
+        assert asked is not None
+        self.cursor.sampler_epoch = asked.epoch
         drawn = None if self._next_epoch is None else self._next_epoch.drawn
         plan = MapPlan(self._index_sampler, self._auto_collation, self._generators, self._job.quarantine(), drawn)
         begin_map(self._flights, plan, resume)
-        if not resume and not self._num_workers:
+        plan.asked = asked.randomness
+        if not resume or asked.randomness is not None:
             plan.adopt(self._sampler_iter)
         if self._ranks is not None:
             begin_among_ranks(self._ranks, self._flights, self._index_sampler)
+
+    def _asking(self) -> Any:
+        """Around torch's call of iter(sampler)."""
+        return nullcontext() if self._asked is None else self._asked.asking()
 
     def _start(self, pool: Pool) -> None:
         self._job.look_for_traps(self._traps, self._num_workers)
@@ -265,7 +274,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         resume, seeded = loader._take_resume_state()
         state = torch.default_generator.get_state()
         source = SeedSource(loader.generator)
-        super()._reset(loader, first_iter)
+        self._asked = Asked(loader, resume) if self._map else None
+        with self._asking():
+            super()._reset(loader, first_iter)
         if seeded:
             source.put_back()
             self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
@@ -485,6 +496,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if not self._persistent_workers and not self._is_parked and not self._park():
             self._release()
         self.cursor.finished = True
+        if self._asked is not None:
+            self.cursor.sampler_epoch = self._asked.epoch_now()
         if not self._map:
             self._repair.check_at_the_end()
         raise StopIteration

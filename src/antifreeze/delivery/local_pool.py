@@ -249,7 +249,7 @@ class LocalPool:
     def _run(self, task: Task) -> None:
         batch, content = self.state.batches[task.batch], self.contents[task.batch]
         indices = content.indices
-        if content.divisible:
+        if content.divisible and task.rows < len(indices):
             indices = indices[task.first_row : task.first_row + task.rows]
         offsets = None
         if content.offsets is not None:

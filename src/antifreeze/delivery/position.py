@@ -95,6 +95,7 @@ class Cursor:
                 "randomness": self.plan.randomness or snapshot(generators),
                 "drawn": self.plan.randomness is not None,
                 "beginning": self.plan.beginning,
+                "asked": self.plan.asked,
                 "sampler_state_at_end": self.plan.sampler_state() if self.finished else None,
             }
         assert streams is not None

@@ -16,7 +16,7 @@ from antifreeze.delivery.bad_samples import BadSampleDesk, failure_of, replaceme
 from antifreeze.delivery.flights import Flights, InFlight
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.position import length_of
-from antifreeze.errors import LoadingError
+from antifreeze.errors import LoadingError, add_note
 from antifreeze.options import OnBadSample, Options
 from antifreeze.supervisor.tasks import Batch, Phase
 from antifreeze.supervisor.work import Content
@@ -70,7 +70,7 @@ class Repair:
                     samples=length_of(self._dataset),
                 )
             except Exception as error:
-                _add_note(error, f"batch {flight.planned.number} is not delivered: samples {few(content.indices)}")
+                add_note(error, f"antifreeze: batch {flight.planned.number} is not delivered: samples {few(content.indices)}")
                 self._skip(batch)
                 raise
             if choices[row] is OnBadSample.RAISE:
@@ -214,8 +214,3 @@ class Repair:
         if batch.phase is Phase.HOLED and not batch.bad_rows:
             batch.phase = Phase.READY
         return batch.phase is not Phase.HOLED
-
-
-def _add_note(error: Exception, text: str) -> None:
-    if hasattr(error, "add_note"):
-        error.add_note(f"antifreeze: {text}")

@@ -24,6 +24,7 @@ from torch.utils.data import BatchSampler
 
 from antifreeze.errors import StateMismatch
 from antifreeze.naming import shown
+from antifreeze.plan.given import taken
 from antifreeze.plan.order import ArrayOrder, Drawn, order_of
 from antifreeze.plan.randomness import as_it_was, snapshot
 
@@ -103,6 +104,8 @@ class MapPlan:
         self._stateful: Any = self._find_stateful()
         self.randomness: dict[str, Any] | None = None
         self.beginning: int | None = None
+        self.asked: dict[str, Any] | None = None
+        """The random state in which the adopted iterator was asked for."""
         self.position = MapPosition(0, 0, None)
 
     def resume(
@@ -140,8 +143,8 @@ class MapPlan:
         if indices is _END:
             return None
         before = self.position
-        if self._auto_collation and not isinstance(indices, _MANY):
-            indices = _listed(indices)
+        if self._auto_collation and not self.composes:
+            indices = taken(indices)
         if self.beginning is None:
             self.beginning = _check_sum([indices.tolist() if isinstance(indices, array) else indices])
         count = len(indices) if self._auto_collation and isinstance(indices, _MANY) else 1
@@ -190,7 +193,7 @@ class MapPlan:
         if saved is not None and hasattr(self._source, "load_state_dict"):
             self._source.load_state_dict(saved)
         iterator: Any = self._adopted
-        if iterator is None:
+        if iterator is None or (saved is not None and hasattr(self._source, "load_state_dict")):
             iterator = (self.composes and order_of(self._source, self._drawn)) or iter(self._source)
         if saved is not None and not hasattr(self._source, "load_state_dict"):
             iterator.load_state_dict(saved)

@@ -45,7 +45,7 @@ class Hands:
     def _send_task(self, number: int, task: Task) -> None:
         batch, content = self._state.batches[task.batch], self._jobs.contents[task.batch]
         indices = content.indices
-        if content.divisible:
+        if content.divisible and task.rows < len(indices):
             indices = indices[task.first_row : task.first_row + task.rows]
         if content.offsets is None:
             payload, pickled = _encode_indices(indices)
@@ -137,7 +137,7 @@ class Hands:
 def _encode_indices(indices: Any) -> tuple[bytes, int]:
     if isinstance(indices, array.array):
         return indices.tobytes(), 0
-    if isinstance(indices, list) and set(map(type, indices)) <= {int}:
+    if type(indices) is list and set(map(type, indices)) <= {int}:
         try:
             return array.array("q", indices).tobytes(), 0
         except OverflowError:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import time
+from array import array
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -27,6 +28,7 @@ import torch
 
 from antifreeze.errors import LoadingError
 from antifreeze.naming import shown
+from antifreeze.plan.given import Given, as_given
 from antifreeze.slots.layout import Irregular, RowLayout
 from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.gather import Gather, gather_of
@@ -113,6 +115,8 @@ class MapFetcher:
         return None if collates_unseeded and seeds.late_use() else outcome
 
     def _as_list(self, indices: Any) -> list[Any]:
+        if self._get_many is not None and not isinstance(indices, array):
+            return Given([indices], indices)  # no batch to us, but what __getitems__ makes of it is the data set's affair
         try:
             return list(indices)
         except TypeError as error:
@@ -145,6 +149,8 @@ class MapFetcher:
             raise self._sample_error(error, task.indices, 0, task.position) from error
 
     def _fetch_many(self, task: Task, seeded: bool = True) -> Any:
+        if not isinstance(task.indices, (list, tuple)):
+            task = task._replace(indices=self._as_list(task.indices))
         self._journal.stage(Stage.FETCH)
         if len(task.indices) == 1:
             self._note(task, 0)
@@ -153,8 +159,8 @@ class MapFetcher:
         assert self._get_many is not None
         try:
             if not seeded:
-                return self._get_many(task.indices)
-            return self._seeds.around_batch(task.position, partial(self._get_many, task.indices))
+                return self._get_many(as_given(task.indices))
+            return self._seeds.around_batch(task.position, partial(self._get_many, as_given(task.indices)))
         except Exception as error:
             raise self._maker.fetch_error(error, "__getitems__", explanation=f"samples {few(task.indices)}") from error
 
