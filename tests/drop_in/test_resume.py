@@ -273,7 +273,7 @@ def test_a_state_that_lacks_something_says_what(make: Any) -> None:
     saved = Ours(make(), batch_size=4)
     next(iter(saved))
     state = saved.state_dict()
-    for name in state.keys() - {"version", "fingerprint", "drawn", "sampler_state_at_end"}:
+    for name in state.keys() - {"version", "fingerprint", "drawn", "asked", "sampler_state_at_end"}:
         with pytest.raises(StateMismatch, match=name):
             Ours(make(), batch_size=4).load_state_dict({key: value for key, value in state.items() if key != name})
 
