@@ -349,7 +349,7 @@ def loop_helps_beside(seen: Measured) -> int:
     batch_s = (seen.work_s - seen.queued_s) / max(1, seen.batches)
     if batch_s > QUICK_BATCH_S or seen.computing < WAITS_OUTSIDE or seen.budget_bytes is not None:
         return 0
-    return min(seen.cores - 1, int(BUSY_ENOUGH * batch_s / HAND_OVER_S))
+    return min(seen.cores - 1, int(BUSY_ENOUGH * batch_s / max(HAND_OVER_S, 1e-9)))
 
 
 def _loop_share(seen: Measured) -> float:
