@@ -166,7 +166,8 @@ class Program:
         calls = []
         for module in self.modules:
             for node in ast.walk(module.tree):
-                name = self.canonical(module.called(node))
+                called = module.value_of(node.func) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+                name = self.canonical(module.dotted(called) or module.called(node))  # also `make = DataLoader`, then `make(…)`
                 if isinstance(node, ast.Call) and (is_loader_name(name) or name in own):
                     calls.append(_loader_call(module, node, own.get(name, name)))
         return calls

@@ -279,7 +279,7 @@ loader = DataLoader(Volumes("scans.h5"), batch_size=8, num_workers=4)
 )
 def handle_opened_in_init(program: Program) -> Iterator[Alarm]:
     for dataset, module, node, attribute, value in carried_to_workers(program):
-        kind = HANDLES.get(module.called(value))
+        kind = HANDLES.get(_opened_by(module, value))
         if kind is not None:
             yield Alarm(
                 module,
@@ -287,6 +287,53 @@ def handle_opened_in_init(program: Program) -> Iterator[Alarm]:
                 f"{dataset.name}.{attribute} is {kind} that is opened before the workers are forked",
                 (f"set self.{attribute} = None in __init__, and open it on first use in the worker",),
             )
+    for module, node, name in _shared_names(program):
+        kind = HANDLES.get(_opened_by(module, node.value))
+        if kind is not None:
+            advice = (f"set {name} = None here, and open it on first use in the worker",)
+            yield Alarm(module, node, f"{name} is {kind} that is opened before the workers are forked", advice)
+
+
+def _opened_by(module: Module, value: ast.expr) -> str:
+    """What opened it: also behind `h5py.File(path)["pictures"]` and `lmdb.open(path).begin()`, which keep the file open."""
+    value = module.value_of(value)
+    if isinstance(value, ast.Subscript) and (isinstance(value.slice, ast.JoinedStr) or _is_text(value.slice)):
+        return _opened_by(module, value.value)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "begin":
+        return _opened_by(module, value.func.value)
+    return module.called(value)
+
+
+def _is_text(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def _shared_names(program: Program) -> Iterator[tuple[Module, ast.Assign, str]]:
+    """Names of a module, or of a data set's class, that loading a sample uses: `LOCK = Lock()` above, and `with LOCK:` in __getitem__."""
+    for dataset in program.datasets:
+        if not program.may_have_workers(dataset):
+            continue
+        used = _used_in_worker(program, dataset)
+        owners = [(module, module.tree.body, f"{module.name}.") for module in program.modules]
+        owners += [(each.module, each.node.body, "self.") for each in (dataset, *dataset.bases)]
+        for module, body, before in owners:
+            for node in body:
+                name = node.targets[0].id if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) else ""
+                if isinstance(node, ast.Assign) and before + name in used:
+                    yield module, node, name if before != "self." else f"{dataset.name}.{name}"
+
+
+def _used_in_worker(program: Program, dataset: DataSetClass) -> set[str]:
+    """ "module.NAME" and "self.name" that loading mentions, and does not set itself."""
+    mentioned, made = set[str](), set[str]()
+    for module, function in program.reached(dataset, *dataset.loading):
+        for node in own_nodes(function):
+            if isinstance(node, ast.Name):
+                kept = mentioned if isinstance(node.ctx, ast.Load) else made
+                kept.add(program.canonical(module.dotted(node)))
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+                (mentioned if isinstance(node.ctx, ast.Load) else made).add(f"self.{node.attr}")
+    return mentioned - made
 
 
 @rule(
@@ -315,7 +362,11 @@ class Records(Dataset):
 """,
 )
 def lock_in_dataset(program: Program) -> Iterator[Alarm]:
-    for dataset, module, node, attribute, value in carried_to_workers(program):
+    carried: list[tuple[Module, ast.Assign | ast.AnnAssign, str, ast.expr]] = [
+        (module, node, f"{dataset.name}.{attribute}", value) for dataset, module, node, attribute, value in carried_to_workers(program)
+    ]
+    carried += [(module, node, name, node.value) for module, node, name in _shared_names(program)]
+    for module, node, what, value in carried:
         name = module.called(value)
         if not name.endswith(tuple(f".{lock}" for lock in LOCKS)) or "asyncio" in name:
             continue
@@ -324,7 +375,7 @@ def lock_in_dataset(program: Program) -> Iterator[Alarm]:
         yield Alarm(
             module,
             node,
-            f"{dataset.name}.{attribute} is a lock that {whose}",
+            f"{what} is a lock that {whose}",
             (
                 "reading files from several processes needs no lock; leave it out",
                 "where something must be locked, lock a file (fcntl.flock with a limit): the kernel opens it when its holder dies",
@@ -365,13 +416,19 @@ def random_numbers_repeated(program: Program) -> Iterator[Alarm]:
             continue
         drawn = _drawn_in_worker(program, dataset)
         for module, node, attribute, value in init_attributes(program, dataset):
-            if module.called(value) in GENERATORS and f"self.{attribute}" in drawn:
+            if module.called(_unseeded(value)) in GENERATORS and f"self.{attribute}" in drawn:
                 yield _repeated(module, node, f"{dataset.name}.{attribute}")
         for module in program.modules:
             for each in module.tree.body:
                 name = each.targets[0].id if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) else None
                 if isinstance(each, ast.Assign) and f"{module.name}.{name}" in drawn and module.called(each.value) in GENERATORS:
                     yield _repeated(module, each, str(name))
+
+
+def _unseeded(value: ast.expr) -> ast.expr:
+    """torch.Generator().manual_seed(0) is the generator."""
+    seeds = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "manual_seed"
+    return value.func.value if seeds and isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) else value
 
 
 def _drawn_in_worker(program: Program, dataset: DataSetClass) -> set[str]:

@@ -30,13 +30,31 @@ loader = DataLoader(dataset, batch_size=64, num_workers=4)  # `antifreeze profil
 )
 def workers_cpu_count(program: Program) -> Iterator[Alarm]:
     for call in program.loaders:
-        value = call.given("num_workers")
+        value = _count_asked_for(call.module, call.given("num_workers"))
         if value is not None and call.module.called(value) in CORE_COUNTS:
             advice = (
                 "measure how many are enough: `antifreeze profile module:dataset` draws the curve",
                 'antifreeze.DataLoader(…, num_workers="auto") takes what this rank may really use',
             )
             yield Alarm(call.module, call.node, "as many workers as the machine has cores is seldom the best number", advice)
+
+
+def _count_asked_for(module: Module, value: ast.expr | None) -> ast.expr | None:
+    """Also `os.cpu_count() or 1`, and `args.workers` where `--workers` has such a default."""
+    if isinstance(value, ast.BoolOp) and isinstance(value.op, ast.Or):
+        return value.values[0]
+    if not isinstance(value, ast.Attribute) or not isinstance(value.value, ast.Name):
+        return value
+    parsed = module.value_of(value.value)
+    if not isinstance(parsed, ast.Call) or not ast.unparse(parsed.func).endswith(".parse_args"):
+        return value
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            flags = [each.value for each in node.args if isinstance(each, ast.Constant)]
+            if f"--{value.attr.replace('_', '-')}" in flags or f"--{value.attr}" in flags:
+                default = next((each.value for each in node.keywords if each.arg == "default"), None)
+                return _count_asked_for(module, module.value_of(default)) if default is not None else value
+    return value
 
 
 @rule(

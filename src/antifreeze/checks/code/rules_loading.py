@@ -17,6 +17,8 @@ LIMITED_BY = {
     **{f"subprocess.{name}": "timeout" for name in ("run", "call", "check_call", "check_output")},
     "socket.create_connection": "timeout",
 }
+SESSIONS = ("requests.Session", "requests.session", "requests.sessions.Session")
+SESSION_VERBS = ("get", "post", "put", "head", "request")
 ASKING = {*LIMITED_BY, "time.sleep", "os.path.exists", "os.path.isfile", "os.path.isdir", "os.access"}
 ASKED_OF_PATHS = {"exists", "is_file", "is_dir"}
 POOL_SIZES = {"torch.set_num_threads", "cv2.setNumThreads", "numexpr.set_num_threads", "mkl.set_num_threads", "numba.set_num_threads"}
@@ -84,13 +86,29 @@ def none_for_a_bad_sample(program: Program) -> Iterator[Alarm]:
 
 def _gives_none(node: ast.Try, handler: ast.ExceptHandler, function: Function) -> ast.AST | None:
     for each in own_nodes(handler):
-        if isinstance(each, ast.Return) and (each.value is None or (isinstance(each.value, ast.Constant) and each.value.value is None)):
+        if isinstance(each, ast.Return) and (each.value is None or _is_none(each.value)):
+            return each
+        if isinstance(each, ast.Assign) and _is_none(each.value) and _is_all_that_is_given(each, node, function):
             return each
     silent = all(isinstance(each, (ast.Pass, ast.Expr)) for each in handler.body)
     if silent and _stays_none(node, function):
         return handler
     ends_function = function.body[-1] is node and not node.finalbody and any(isinstance(each, ast.Return) for each in ast.walk(node))
     return handler if silent and ends_function else None
+
+
+def _is_none(value: ast.expr) -> bool:
+    """None, or a tuple of nothing else."""
+    if isinstance(value, ast.Tuple):
+        return bool(value.elts) and all(_is_none(each) for each in value.elts)
+    return isinstance(value, ast.Constant) and value.value is None
+
+
+def _is_all_that_is_given(node: ast.Assign, tried: ast.Try, function: Function) -> bool:
+    """`except OSError: sample = None`, and right after the try `return sample`."""
+    following = function.body[function.body.index(tried) + 1 :] if tried in function.body else []
+    given = following[0].value if following and isinstance(following[0], ast.Return) else None
+    return isinstance(given, ast.Name) and _sets(node, given.id)
 
 
 def _stays_none(node: ast.Try, function: Function) -> bool:
@@ -264,6 +282,12 @@ def _missing_limit(module: Module, node: ast.Call, call: str) -> str | None:
     if LIMITED_BY.get(call) and LIMITED_BY[call] not in given:
         enough = {"urllib.request.urlopen": 3, "socket.create_connection": 2}.get(call, 99)
         return f"give it {LIMITED_BY[call]}=" if len(node.args) < enough else None
+    if isinstance(node.func, ast.Attribute) and "timeout" not in given:
+        made = module.called(module.value_of(node.func.value))
+        if made in SESSIONS and node.func.attr in SESSION_VERBS:
+            return "give it timeout="
+        if made == "subprocess.Popen" and node.func.attr in ("communicate", "wait") and not node.args:
+            return "give it timeout=, and kill the program when it is over"
     if call in ("fcntl.flock", "fcntl.lockf") and len(node.args) > 1:
         how = ast.unparse(node.args[1])
         if "LOCK_NB" not in how and "LOCK_UN" not in how:
@@ -271,7 +295,7 @@ def _missing_limit(module: Module, node: ast.Call, call: str) -> str | None:
     return None
 
 
-def worker_code(program: Program) -> Iterator[tuple[Module, Function, str]]:
+def worker_code(program: Program) -> Iterator[tuple[Module, Function | ast.Lambda, str]]:
     """(module, function, who it is) of everything of the program that runs in a worker."""
     seen: set[Function] = set()
     for dataset in program.datasets:
@@ -282,7 +306,12 @@ def worker_code(program: Program) -> Iterator[tuple[Module, Function, str]]:
                     yield module, function, f"{dataset.name}.{function.name}" if module.class_of(function) else function.name
     for call in program.loaders:
         for argument in ("collate_fn", "worker_init_fn"):
-            found = program.function(program.canonical(call.module.dotted(call.arguments.get(argument)))) if call.has_workers else None
+            if not call.has_workers:
+                continue
+            value = call.given(argument)
+            if isinstance(value, ast.Lambda):
+                yield call.module, value, argument
+            found = program.function(program.canonical(call.module.dotted(call.arguments.get(argument))))
             if found is not None and found[1] not in seen:
                 seen.add(found[1])
                 yield found[0], found[1], f"{argument} {found[1].name}"
