@@ -87,6 +87,14 @@ def test_a_report_does_not_change_with_the_ledger() -> None:
     assert (len(report.bad_samples), report.samples, len(report.story)) == (2, 640, 1)
 
 
+def test_what_was_not_weighed_is_not_said_to_weigh_nothing() -> None:
+    """Without workers batches are made where they are used."""
+    source = ledger()
+    source.timing.delivered_bytes, source.most_in_flight_bytes = 0, 0
+    text = str(Report.of(source, cores=4, workers=0))
+    assert "0 B" not in text and "none in flight" in text
+
+
 def test_the_text() -> None:
     lines = str(Report.of(ledger(), cores=4, workers=2)).splitlines()
     assert lines[0] == "antifreeze report"

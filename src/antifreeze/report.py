@@ -178,7 +178,8 @@ class Report:
 
     def _delivered_row(self) -> str:
         samples, batches, epochs = _several(self.samples, "sample"), _several(self.batches, "batch", "es"), _several(self.epochs, "epoch")
-        return f"{samples} in {batches}, {epochs}, {_bytes(self.delivered_bytes)}"
+        size = f", {_bytes(self.delivered_bytes)}" if self.delivered_bytes else ""  # what is made where it is used is not weighed
+        return f"{samples} in {batches}, {epochs}{size}"
 
     def _ahead_row(self) -> str:
         vain = f", {self.loaded_ahead_in_vain:,} in vain" if self.loaded_ahead_in_vain else ""
@@ -191,7 +192,8 @@ class Report:
 
     def _memory_row(self) -> str:
         workers = f", {_bytes(self.worker_bytes)} in workers at the last look" if self.worker_bytes else ""
-        return f"{_bytes(self.in_flight_bytes)} in batches at most{workers}"
+        batches = f"{_bytes(self.in_flight_bytes)} in batches at most" if self.in_flight_bytes else "none in flight"
+        return f"{batches}{workers}"
 
     def _waited_row(self) -> str:
         causes = [(name, seconds / self.waited_s, seconds) for name, seconds in self.waited_for_s.items()]
