@@ -46,10 +46,13 @@ class Terminal(io.StringIO):
 def test_a_terminal_gets_the_same_words_in_colour(facts: Examination, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich")
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "60")
     diagnosis, out = diagnose(facts), Terminal()
     print_text(facts, diagnosis, file=out)
     assert "\x1b[" in out.getvalue()
-    assert re.sub(r"\x1b\[[\d;]*m", "", out.getvalue()) == plain_text(facts, diagnosis)
+    words = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
+    assert words.split() == plain_text(facts, diagnosis).split()
+    assert max(len(line) for line in words.splitlines()) <= 60 < max(len(line) for line in plain_text(facts, diagnosis).splitlines())
 
 
 def test_json_has_findings_and_facts_and_no_source_text(facts: Examination) -> None:

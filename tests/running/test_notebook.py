@@ -44,7 +44,7 @@ def test_in_a_notebook(tmp_path: Path) -> None:
     ]
     assert lines[3].startswith("antifreeze: '--no-such-option' is no option of %antifreeze; there are report, --on-bad-sample")
     assert lines[4:6] == ["antifreeze: --sample-timeout soon: expected SECONDS|none", "2 2 skip"]
-    assert lines[6].startswith("antifreeze: so far: the loader, made at ")
+    assert lines[6].startswith("antifreeze: so far: the loader, made at Cell In[")
     assert lines[-4:] == [
         "torch.utils.data.dataloader 0",
         before,

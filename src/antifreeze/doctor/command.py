@@ -16,7 +16,7 @@ from antifreeze.doctor.findings.diagnose import diagnose
 from antifreeze.doctor.findings.model import Diagnosis
 from antifreeze.doctor.report.as_json import json_text
 from antifreeze.doctor.report.html import html_page
-from antifreeze.doctor.report.page import write_whole
+from antifreeze.doctor.report.page import why_not_writable, write_whole
 from antifreeze.doctor.report.text import print_text
 
 WINDOW_S, LONGER_S, PAUSE_S = 3.0, 7.5, 5.0
@@ -53,6 +53,9 @@ def _seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     try:
+        reason = why_not_writable(args.html) if args.html else None
+        if reason is not None:  # now, and not after seconds of watching
+            raise PatientError(f"the page could not be written to {args.html}: {reason}")
         return _watch(args) if args.watch else _once(args)
     except PatientError as error:
         print(f"antifreeze doctor: {error}", file=sys.stderr)

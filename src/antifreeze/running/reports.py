@@ -172,4 +172,11 @@ def _made_at(loader: Any) -> str:
         or (frame.f_code.co_name == "__init__" and frame.f_locals.get(frame.f_code.co_varnames[0]) is loader)
     ):
         frame = frame.f_back
-    return "an unknown line" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return "an unknown line" if frame is None else f"{_shown_file(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _shown_file(path: str) -> str:
+    """A cell of a notebook is known by its number: its file is a temporary one."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    label = shell.compile.format_code_name(path) if hasattr(getattr(shell, "compile", None), "format_code_name") else None
+    return " ".join(label) if label else os.path.basename(path)

@@ -36,7 +36,7 @@ th { text-align: left; color: var(--soft); font-weight: 600; }
 th, td { padding: 5px 14px 5px 0; vertical-align: top; border-bottom: 1px solid var(--line); }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 small { color: var(--soft); }
-@media (max-width: 620px) { tr { display: grid; grid-template-columns: 4em 1fr 3.4em 5em 5em; border-bottom: 1px solid var(--line); }
+@media (max-width: 620px) { tr { display: grid; grid-template-columns: 4em 1fr 3em 4.6em 4.5em; border-bottom: 1px solid var(--line); }
   th, td { border: 0; padding: 4px 6px 2px 0; } td:last-child, th:last-child { grid-column: 1 / -1; } th:last-child { display: none; } }
 figure { margin: 0; min-width: 0; display: flex; flex-direction: column; justify-content: space-between; }
 figcaption { font-weight: 600; margin-bottom: 6px; }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
@@ -94,11 +96,21 @@ def print_lines(lines: Iterable[Line], file: TextIO | None = None) -> None:
     """In colour on a terminal that has rich; the same words everywhere."""
     out = file or sys.stdout
     console = _rich_console(out)
+    width = shutil.get_terminal_size().columns if out.isatty() else None
     for style, text in lines:
-        if console is None:
-            out.write(f"{text}\n")
-        else:
-            console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+        for part in wrapped(text, width):
+            if console is None:
+                out.write(f"{part}\n")
+            else:
+                console.print(part, style=style or None, markup=False, highlight=False, soft_wrap=True)
+
+
+def wrapped(text: str, width: int | None) -> list[str]:
+    """Pure: between words, and further in than the line began: a terminal would cut words in two."""
+    if width is None or len(text) <= width:
+        return [text]
+    inwards = " " * (len(text) - len(text.lstrip(" -")) + 2)
+    return textwrap.wrap(text, max(40, width), subsequent_indent=inwards, break_long_words=False, break_on_hyphens=False)
 
 
 def _rich_console(out: TextIO) -> Any:
