@@ -177,6 +177,7 @@ def _made_at(loader: Any) -> str:
 
 def _shown_file(path: str) -> str:
     """A cell of a notebook is known by its number: its file is a temporary one."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    label = shell.compile.format_code_name(path) if hasattr(getattr(shell, "compile", None), "format_code_name") else None
+    find_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    label_of = getattr(getattr(find_shell(), "compile", None), "format_code_name", None) if find_shell is not None else None
+    label = label_of(path) if label_of is not None else None
     return " ".join(label) if label else os.path.basename(path)
