@@ -58,7 +58,7 @@ class Traps:
         self._said: set[str] = set()
         self._first_batches: dict[int, int] = {}
         self._alike: int | None = None  # with what two streams began
-        self._last_storage: int | None = None
+        self._last_storage = (0, 0)
         self._used_epoch: int | None = None
 
     def say(self, trap: str, text: str) -> None:
@@ -70,9 +70,9 @@ class Traps:
         if threads and workers > 1:
             for path, value in walk(dataset, "dataset"):
                 self._look_at_shared(path, value)
-        if forks and not is_datapipe(dataset):  # DataPipes seed their own generators in each worker
+        if not threads and (forks or workers > 1) and not is_datapipe(dataset):  # DataPipes seed their own generators in each worker
             for path, value in walk(dataset, "dataset"):
-                self._look_at(path, value, workers)
+                self._look_at(path, value, workers, forks)
         if hasattr(os, "sched_getaffinity") and workers > 1 and len(os.sched_getaffinity(0)) == 1 and (os.cpu_count() or 1) > 1:
             self.say("core", f"this process and its {workers} workers may use one CPU core of {os.cpu_count()} (see os.sched_getaffinity)")
 
@@ -96,18 +96,19 @@ class Traps:
                 "a smaller pool, set in worker_init_fn, would be faster",
             )
 
-    def _look_at(self, path: str, value: Any, workers: int) -> None:
+    def _look_at(self, path: str, value: Any, workers: int, forks: bool) -> None:
         kind = kind_of(value)
-        if is_handle(value):
+        if forks and is_handle(value):  # a fresh process is given a pickle, which a handle has not
             self.say(
                 path,
                 f"{path} ({kind}) was opened before the workers are forked: what they share of it (a position, a lock, a connection) may "
                 "give them each other's data; open it in the worker, on first use in __getitem__",
             )
         elif workers > 1 and is_generator(value):
+            when = "forked" if forks else "started"
             self.say(
                 path,
-                f"{path} ({kind}) is a random generator made before the workers are forked: each of them draws the same numbers; "
+                f"{path} ({kind}) is a random generator made before the workers are {when}: each of them draws the same numbers; "
                 "use the global generators (seeded for each sample), or make it in worker_init_fn",
             )
 
@@ -158,13 +159,14 @@ class Traps:
             )
 
     def handed_out(self, sample: Any) -> None:
-        """Two samples in one storage: it is the data set's own."""
-        if type(sample) is not torch.Tensor or sample.layout is not torch.strided or sample.is_nested:
+        """Two samples in one storage: it is the data set's own; and what was written to it since the first one, the loop wrote."""
+        if type(sample) is not torch.Tensor or sample.layout is not torch.strided or sample.is_nested or sample.is_inference():
             return
-        storage = sample.untyped_storage().data_ptr()
-        if storage and storage == self._last_storage and sample.untyped_storage().nbytes() > sample.nbytes:
+        storage, written = sample.untyped_storage().data_ptr(), sample._version
+        shared = storage != 0 and storage == self._last_storage[0] and sample.untyped_storage().nbytes() > sample.nbytes
+        if shared and written != self._last_storage[1]:
             self.say("storage", "the data set hands out its own storage: what the loop changes in place is changed in the data set too")
-        self._last_storage = storage
+        self._last_storage = storage, written
 
 
 def kind_of(value: Any) -> str:
