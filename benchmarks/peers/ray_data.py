@@ -16,10 +16,7 @@ PEER = Peer("ray", "Ray Data", ("ray[data]==2.60.0", "pydantic"))
 
 def entries(task: Task) -> list[Entry]:
     if task.concurrency:
-        batches = max(1, task.concurrency // task.batch_size)
-        return [
-            Entry(PEER.title, (setting(f"async actor, {batches} batches of {task.batch_size} reads", {"reads": batches, "prefetch": 4}),))
-        ]
+        return [Entry(PEER.title, (setting(f"async actor, {task.concurrency} reads at a time", {"prefetch": 4}),))]
     return [Entry(PEER.title, (setting("2 cores, prefetch 1", {"prefetch": 1}),))]
 
 
@@ -63,9 +60,7 @@ def build(ray: Any, task: Task, source: Any, options: dict[str, Any]) -> Any:
         return ray.data.from_items([{"x": source[index].numpy()} for index in range(task.samples)], override_num_blocks=16).materialize()
     indices = ray.data.range(task.samples, override_num_blocks=max(16, task.samples // 1024))
     if task.concurrency:
-        return indices.map_batches(
-            Reads, fn_constructor_args=(task,), batch_size=task.batch_size, concurrency=1, max_concurrency=options["reads"]
-        )
+        return indices.map_batches(Reads, fn_constructor_args=(task,), batch_size=task.batch_size, concurrency=1)
     return indices.map_batches(Loads, fn_constructor_args=(task,), batch_size=task.batch_size, concurrency=2)
 
 
@@ -83,10 +78,13 @@ class Loads:
 
 
 class Reads:
-    """An async actor: all reads of a batch at a time."""
+    """An async actor: reads of whichever batches it is given, so many at a time."""
 
     def __init__(self, task: Task) -> None:
+        import asyncio
+
         self.source = data_set(task).source
+        self.free = asyncio.Semaphore(task.concurrency)
 
     async def __call__(self, batch: Any) -> Any:
         import asyncio
@@ -95,7 +93,11 @@ class Reads:
 
         from workloads import read_slowly_async
 
-        found = await asyncio.gather(*(read_slowly_async(self.source, int(index)) for index in batch["id"]))
+        async def read(index: int) -> Any:
+            async with self.free:
+                return await read_slowly_async(self.source, index)
+
+        found = await asyncio.gather(*(read(int(index)) for index in batch["id"]))
         yield {"x": np.stack([each.numpy() for each in found])}
 
 
