@@ -1,7 +1,7 @@
 """Ray Data: blocks in its object store, mapped by tasks on two cores, read with iter_torch_batches.
 
-Its full shuffle is a job of its own; what is measured draws the order of stored blocks, as its documentation recommends for speed, and none of
-blocks that are made on the way.
+Its full shuffle is a job of its own. What is measured draws the order of stored blocks, as its documentation recommends for speed; blocks
+that are made on the way come as they are.
 """
 
 from __future__ import annotations
