@@ -87,16 +87,16 @@ def row(line: Line, base: Line) -> list[str]:
         quantity(rate) + (f" ±{(max(spread) - min(spread)) / 2 / rate:.0%}" if len(spread) > 1 else ""),
         ratio(times) if times else "",
         ratio(over) if over else "",
-        _cpu(median(line.values(lambda result: result.cpu_s_per_1000))),
-        quantity(median(line.values(lambda result: result.faults_per_sample))),
+        *_costs(line),
         milliseconds(median(line.values(lambda result: result.first_batch_s))),
         f"{max(line.values(lambda result: result.memory_bytes)) / 1e6:.0f}",
     ]
 
 
-def _cpu(seconds: float) -> str:
-    """Nothing where processes ended that nobody waited for: what they used is lost."""
-    return quantity(seconds) if seconds > 0 else ""
+def _costs(line: Line) -> tuple[str, str]:
+    """CPU and faults; nothing where processes ended meanwhile that nobody waited for: what they used is lost."""
+    cpu, faults = (line.values(value) for value in (lambda result: result.cpu_s_per_1000, lambda result: result.faults_per_sample))
+    return ("", "") if min(*cpu, *faults) < 0 else (quantity(median(cpu)), quantity(median(faults)))
 
 
 VERDICT_HEAD = ("task", "best of ours", "× torch 2w", "ours, auto", "must reach", "best peer", "× torch 2w", "ours / best peer", "kept")
