@@ -114,7 +114,7 @@ def verdict(task: Task, lines: Sequence[Line], base: Line) -> list[str]:
     kept = bool(against and against >= 1 and (task.must_reach is None or (mine or 0) >= task.must_reach))
     return [
         task.name,
-        ours.setting if ours else "none",
+        _named(ours) if ours else "none",
         ratio(mine) if mine else "",
         ratio(auto) if auto else "",
         wanted,
@@ -123,6 +123,12 @@ def verdict(task: Task, lines: Sequence[Line], base: Line) -> list[str]:
         ratio(against) if against else "",
         "yes" if kept else "NO",
     ]
+
+
+def _named(line: Line) -> str:
+    """`async: 2 × 128`, but `32 threads` where the setting says it."""
+    kind = line.title.removeprefix(f"{OURS}, ")
+    return line.setting if kind in line.setting else f"{kind}: {line.setting}"
 
 
 def best(lines: Iterable[Line]) -> Line | None:
