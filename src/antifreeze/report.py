@@ -102,7 +102,7 @@ class Report:
             streams_ended=costs.streams_ended,
             taking_turns=costs.taking_turns,
             worker_bytes=sum(worker.pss_bytes for worker in costs.memory.workers.values()),
-            growth=growth_finding(costs.memory.most_grown, dataset),
+            growth=growth_finding(costs.memory.most_grown, dataset, costs.memory.hoards),
             decided=tuple(map(str, ledger.decided)),
             bad_samples=tuple(ledger.bad_samples),
             raised=tuple(ledger.raised),

@@ -44,6 +44,7 @@ class Leaks(Dataset[Any]):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_leak_is_seen_and_a_death_says_the_memory_and_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_S", 0.0)
     monkeypatch.setattr(module, "SECOND_S", 0.0)
     monkeypatch.setattr(module, "EVERY_S", 0.0)
     monkeypatch.setattr(module, "_SHARE_OF_TIME", 0)

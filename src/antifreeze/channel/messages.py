@@ -1,7 +1,8 @@
 """What crosses between the parent and a worker: short fixed records, one per packet.
 
     parent  ── Welcome, OpenStream, Work, NewEpoch, Stop ──▶  worker
-            ◀── Ready, LayoutFound, StreamState, SampleFailed, ItemLeftOut, RowsDone, ParcelDone, Bounced, StreamEnded, TaskFailed ──
+            ◀── Ready, LayoutFound, Hoards, StreamState, SampleFailed, ItemLeftOut, RowsDone, ParcelDone, Bounced, StreamEnded,
+                TaskFailed ──
 
 A record is a NamedTuple whose integers are packed by its FORMAT; `payload`, where it has one, follows as raw bytes.
 Nothing here is pickled; a payload that holds a pickle (an error, a layout, a stream's state) is made by whoever needs it.
@@ -101,6 +102,12 @@ class StreamState(NamedTuple):
     payload: bytes
 
 
+class Hoards(NamedTuple):
+    """The worker has grown; payload: what its data set keeps ever more of, in words."""
+
+    payload: bytes
+
+
 class SampleFailed(NamedTuple):
     """One row of a task is bad; payload: a pickled Failure. The task goes on."""
 
@@ -188,6 +195,7 @@ Message = (
     | Stop
     | Ready
     | LayoutFound
+    | Hoards
     | StreamState
     | SampleFailed
     | ItemLeftOut
@@ -211,6 +219,7 @@ _RECORDS: tuple[Any, ...] = (
     Stop,
     Ready,
     LayoutFound,
+    Hoards,
     StreamState,
     SampleFailed,
     ItemLeftOut,

@@ -10,13 +10,16 @@ from antifreeze.supervisor.memory import Grown
 MATTERS_BYTES = 64 << 20
 
 
-def growth_finding(grown: Grown | None, dataset: Any) -> str | None:
-    """None where they have not. `dataset` is looked at for what may have made them grow, unless it is None."""
+def growth_finding(grown: Grown | None, dataset: Any, hoards: str = "") -> str | None:
+    """None where they have not. `dataset` is looked at for what may have made them grow, unless it is None; `hoards`: what a worker has
+    found out by itself."""
     if grown is None or grown.grown_bytes < MATTERS_BYTES:
         return None
     per_1000 = grown.per_1000_samples()
     pace = "" if per_1000 is None else f", {_mb(per_1000)} per 1,000 samples"
     text = f"a worker grew by {_mb(grown.grown_bytes)} to {_mb(grown.bytes)}{pace}"
+    if hoards:
+        return f'{text}; {hoards} in a worker, which is most likely what grows: bound it, or recycle_worker_after="2GiB" does'
     if dataset is None:
         return text
     container = largest_container(dataset)

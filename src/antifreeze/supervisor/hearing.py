@@ -14,6 +14,7 @@ from antifreeze.channel.messages import (
     Bounced,
     Collated,
     Ended,
+    Hoards,
     ItemLeftOut,
     LayoutFound,
     Message,
@@ -125,6 +126,8 @@ class Ears:
             self._hands.perform(self._state.handle(RowFailed(message.task, message.row, pickle.loads(message.payload))))
         elif isinstance(message, ItemLeftOut):
             self._hands.perform(self._state.handle(LeftOut(message.task, pickle.loads(message.payload))))
+        elif isinstance(message, Hoards):
+            self._costs.memory.hoards = message.payload.decode(errors="replace")
         elif isinstance(message, LayoutFound):
             self._jobs.layouts[message.key] = pickle.loads(message.payload)
         elif isinstance(message, StreamState):

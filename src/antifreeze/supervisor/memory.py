@@ -49,6 +49,7 @@ class MemoryWatch:
     def __init__(self) -> None:
         self.workers: dict[int, Grown] = {}
         self.most_grown: Grown | None = None
+        self.hoards = ""  # what a worker says its data set keeps ever more of
         self._next_s: float | None = None
         self._looks = 0
 

@@ -33,6 +33,7 @@ from antifreeze.channel.channel import Channel
 from antifreeze.channel.messages import (
     WITH_OFFSETS,
     Bounced,
+    Hoards,
     ItemLeftOut,
     LayoutFound,
     Message,
@@ -56,6 +57,7 @@ from antifreeze.worker.awaiting import AsyncMapFetcher, map_fetcher_for
 from antifreeze.worker.effort import Effort
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.fetch import MapFetcher
+from antifreeze.worker.hoard import Hoard
 from antifreeze.worker.journal import Journal, JournalRow, Stage, Word
 from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.seeding import SampleSeeds, Seeds, global_generators
@@ -372,6 +374,16 @@ class ProcessWorker(Worker):
         if self._collects:
             gc.enable()
         self._say_ready(sum(1 << self._generators.index(generator) for generator in moved))
+
+    def _new_effort(self) -> Effort:
+        self._hoard = Hoard(self._dataset)
+        return Effort(self._note_peak)
+
+    def _note_peak(self, kibibytes: int) -> None:
+        self._journal.note_peak(kibibytes)
+        hoards = self._hoard.look(kibibytes)
+        if hoards is not None:
+            self._channel.send(Hoards(hoards.encode(errors="replace")))
 
     def _leave_to_user(self, marks: list[Any]) -> list[Any]:
         """The generators that worker_init_fn has seeded."""
