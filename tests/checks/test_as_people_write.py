@@ -57,6 +57,14 @@ WRITTEN = {
         data_set("try:\n            x = Image.open(str(i))\n        except OSError:\n            x = None\n        return x"),
     ),
     "a session": ("read-without-limit", data_set("return self.s.get(str(i)).content", "self.s = requests.Session()")),
+    "a queue": ("read-without-limit", data_set("return self.q.get()", "self.q = multiprocessing.Queue()")),
+    "until it can be read": (
+        "loop-without-limit",
+        data_set(
+            "x = None\n        while x is None:\n            x = cv2.imread(str(i))\n        return x",
+            above="import cv2; cv2.setNumThreads(0)",
+        ),
+    ),
     "a program's answer": ("read-without-limit", data_set("p = subprocess.Popen(['x'])\n        return p.communicate()[0]")),
 }
 
@@ -73,6 +81,12 @@ RIGHT = {
     ),
     "none, and something for it": data_set(
         "try:\n            x = Image.open(str(i))\n        except OSError:\n            x = None\n        return x or blank()"
+    ),
+    "a queue with a limit": data_set("return self.q.get(timeout=9)", "self.q = multiprocessing.Queue()"),
+    "a queue that is not waited for": data_set("return self.q.get(False)", "self.q = multiprocessing.Queue()"),
+    "until one of some can be read": data_set(
+        "x = None\n        while x is None:\n            x = cv2.imread(str(i))\n            i += 1\n        return x",
+        above="import cv2; cv2.setNumThreads(0)",
     ),
     "limits": data_set("return self.s.get(str(i), timeout=9).content", "self.s = requests.Session()"),
     "a program with a limit": data_set("p = subprocess.Popen(['x'])\n        return p.communicate(timeout=9)[0]"),

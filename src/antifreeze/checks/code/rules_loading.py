@@ -19,6 +19,7 @@ LIMITED_BY = {
 }
 SESSIONS = ("requests.Session", "requests.session", "requests.sessions.Session")
 SESSION_VERBS = ("get", "post", "put", "head", "request")
+QUEUES = {f"{owner}.{kind}" for owner in ("queue", "multiprocessing", "torch.multiprocessing") for kind in ("Queue", "SimpleQueue")}
 ASKING = {*LIMITED_BY, "time.sleep", "os.path.exists", "os.path.isfile", "os.path.isdir", "os.access"}
 ASKED_OF_PATHS = {"exists", "is_file", "is_dir"}
 POOL_SIZES = {"torch.set_num_threads", "cv2.setNumThreads", "numexpr.set_num_threads", "mkl.set_num_threads", "numba.set_num_threads"}
@@ -189,10 +190,17 @@ def _endless(module: Module, loop: ast.While) -> tuple[str, Confidence] | None:
     counts = any(_counts(node) for node in ast.walk(loop))
     if any(name.startswith(RANDOM) for name in called) and not counts:
         return "draws until something fits, and nothing says that something will", Confidence.POSSIBLE
+    if "cv2.imread" in called and _is_nothing(loop.test) and not counts and len(swallowed) == len(exits):
+        return f"reads again while `{ast.unparse(loop.test)}`, which a file that cannot be decoded is for ever", Confidence.LIKELY
     asks = (bool(called & ASKING) or _asks_for_a_path(loop)) and not any(name.startswith(CLOCKS) for name in called)
     if asks and not counts and len(swallowed) == len(exits) and _wants_an_answer(loop):
         return f"asks again while `{ast.unparse(loop.test)}`, and nothing says that this will end", Confidence.LIKELY
     return None
+
+
+def _is_nothing(test: ast.expr) -> bool:
+    """`picture is None`"""
+    return isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is) and ast.unparse(test.comparators[0]) == "None"
 
 
 def _wants_an_answer(loop: ast.While) -> bool:
@@ -286,6 +294,11 @@ def _missing_limit(module: Module, node: ast.Call, call: str) -> str | None:
         made = module.called(module.value_of(node.func.value))
         if made in SESSIONS and node.func.attr in SESSION_VERBS:
             return "give it timeout="
+        waits = len(node.args) < 2 and not {ast.unparse(value) for value in (*node.args, *(each.value for each in node.keywords))} & {
+            "False"
+        }
+        if made in QUEUES and node.func.attr == "get" and waits:
+            return "give it timeout=: whoever should put something in may be gone"
         if made == "subprocess.Popen" and node.func.attr in ("communicate", "wait") and not node.args:
             return "give it timeout=, and kill the program when it is over"
     if call in ("fcntl.flock", "fcntl.lockf") and len(node.args) > 1:
