@@ -89,7 +89,7 @@ MOMENTS: dict[str, tuple[Any, str, int]] = {
     "beginning a task": (MapFetcher, "load", 19),
     "writing rows": (SampleMaker, "write_rows", 23),
     "writing a parcel": (SampleMaker, "pack", 17),
-    "mapping memory": (Arena, "map", 11),
+    "mapping memory": (Arena, "map", 5),
     "noting what it does": (JournalRow, "stage", 101),
 }
 
