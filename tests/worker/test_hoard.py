@@ -91,6 +91,20 @@ def test_a_data_set_that_cannot_be_looked_at_is_left_alone() -> None:
     assert [hoard.look(kib) for kib in (1, 1 << 30)] == [None, None]
 
 
+class Weightless:
+    @property
+    def nbytes(self) -> int:
+        raise RuntimeError("no")
+
+
+def test_nor_is_one_that_keeps_what_cannot_be_weighed() -> None:
+    keeps = Keeps()
+    hoard = Hoard(keeps)
+    hoard.look(1)
+    keeps.table = dict.fromkeys(range(1000), Weightless())
+    assert hoard.look(1 << 30) is None
+
+
 class Leaks(torch.utils.data.Dataset[int]):
     def __init__(self) -> None:
         self.history: list[bytes] = []

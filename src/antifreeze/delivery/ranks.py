@@ -59,19 +59,35 @@ def made_at() -> str:
     return f"{place}#{next(_made[place])}"
 
 
-class Ranks:
+class AtTheStore:
+    """Whoever compares ranks by what they wrote to the store of the process group."""
+
+    def __init__(self, store: Any, say: Callable[[str], None]) -> None:
+        self._store = store
+        self._say = say
+
+    def _ask(self, question: Callable[[Any], Any]) -> Any:
+        """None where the store does not answer: then this is not ours to find out."""
+        try:
+            return question(self._store)
+        except Exception as error:
+            self._store = None
+            self._say(f"ranks could not compare their numbers of batches: {type(error).__name__}: {error}")
+            return None
+
+
+class Ranks(AtTheStore):
     """What one loader knows of its counterparts on the other ranks."""
 
     def __init__(
         self, store: Any, choice: UnevenChoice, place: str, kind: str, rank: int, world_size: int, say: Callable[[str], None]
     ) -> None:
-        self._store = store
+        super().__init__(store, say)
         self._choice = choice
         self._place = place
         self._kind = kind
         self._rank = rank
         self._world_size = world_size
-        self._say = say
         self._line = place.partition("#")[0]
         self._patience_s = 0.0 if self._line in alone else PATIENCE_S
         self._epoch = 0
@@ -114,15 +130,6 @@ class Ranks:
 
     def _key(self, rank: int, epoch: int | None = None) -> str:
         return f"antifreeze/{self._place}/{self._epoch if epoch is None else epoch}/{rank}"
-
-    def _ask(self, question: Callable[[Any], Any]) -> Any:
-        """None where the store does not answer: then this is not ours to find out."""
-        try:
-            return question(self._store)
-        except Exception as error:
-            self._store = None
-            self._say(f"ranks could not compare their numbers of batches: {type(error).__name__}: {error}")
-            return None
 
     def _look(self) -> None:
         last = (self._own or 1) - 1

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from antifreeze.delivery.ranks import ASK_EVERY_S, alone, store_of_ranks
+from antifreeze.delivery.ranks import ASK_EVERY_S, AtTheStore, alone, store_of_ranks
 from antifreeze.delivery.ranks import PATIENCE_S as FIRST_PATIENCE_S
 from antifreeze.errors import UnevenRanks
 from antifreeze.options import UnevenChoice
@@ -31,17 +31,16 @@ from antifreeze.options import UnevenChoice
 PATIENCE_S = 30.0
 
 
-class StreamRanks:
+class StreamRanks(AtTheStore):
     """What one loader knows of its counterparts on the other ranks."""
 
     def __init__(self, store: Any, choice: UnevenChoice, place: str, rank: int, world_size: int, say: Callable[[str], None]) -> None:
-        self._store = store
+        super().__init__(store, say)
         self._choice = choice
         self._place = place
         self._line = place.partition("#")[0]
         self._rank = rank
         self._others = [other for other in range(world_size) if other != rank]
-        self._say = say
         self._epoch = 0
         self._begin_epoch()
 
@@ -154,15 +153,6 @@ class StreamRanks:
             self._told = has
             word = json.dumps({"has": has, "ended": ended})
             self._ask(lambda store: store.set(self._key(self._rank), word))
-
-    def _ask(self, question: Callable[[Any], Any]) -> Any:
-        """None where the store does not answer: then this is not ours to find out."""
-        try:
-            return question(self._store)
-        except Exception as error:
-            self._store = None
-            self._say(f"ranks could not compare their numbers of batches: {type(error).__name__}: {error}")
-            return None
 
     def _wait_for_words(self, batch: int) -> list[dict[str, Any]] | None:
         """Of all others, when each of them has that batch or has ended; None where one of them does not say so in time."""

@@ -2,7 +2,7 @@
 
 1. A look costs a read of /proc/PID/smaps_rollup per worker, which takes longer the larger the process (some 10 ms for each GB); looks
    are so far apart that they take less than a five-hundredth of the time, and at least EVERY_S. The very first one, when little was
-   copied yet, is at one worker only, and not before the first batches are there: nobody waits for it.
+   copied yet, is at one worker only, and FIRST_S after the first batch, which would otherwise wait for it.
 2. What counts is memory that is not the slots': anonymous pages, those shared with other processes by their share (PSS).
 3. Growth is told per worker from its first look to its last; a worker that was replaced begins anew.
 """

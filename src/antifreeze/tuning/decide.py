@@ -7,12 +7,13 @@
 
 1. What counts is how many samples a second the loop gets through, its own work included: workers that take the loop's core away,
    or cost more than they bring, show there. Where two settings do the same, fewer workers are better.
-2. One setting is tried at a time, for one window, and for a second one where it did better. One that was not better rests, each time
-   twice as long; one that was far behind twice is tried again only when everything has changed. So on a steady machine the changes
-   become ever rarer.
+2. One setting is tried at a time, for one window, and for a second one where it did better (unless samples wait for something outside and
+   it did far better: that is no noise). One that was not better rests, each time twice as long; one that was far behind twice is tried
+   again only when everything has changed. So on a steady machine the changes become ever rarer.
 3. A decision never leaves its Limits: samples that compute get a core each, and the loop one where it needs it; samples that wait for
    something outside get more; memory bounds both.
-4. Where the loop does not wait, nothing is tried but fewer workers.
+4. Where the loop does not wait, nothing is tried but fewer workers. Where it waits for workers that are not busy, fewer are tried too:
+   handing over is what takes the time.
 """
 
 from __future__ import annotations

@@ -35,9 +35,12 @@ class Hoard:
             return None
         self._next_kib = grown_to_kib + STEP_KIB
         try:
-            counted = {name: (len(value), value) for name, value in islice(_containers(self._dataset), _MOST_NAMES)}
+            return self._compare()
         except Exception:
-            return None  # attributes may be properties that raise, or change under our hands
+            return None  # what is looked at is the user's: a property may raise, a thread may change a container under our hands
+
+    def _compare(self) -> str | None:
+        counted = {name: (len(value), value) for name, value in islice(_containers(self._dataset), _MOST_NAMES)}
         before = self._before
         if before is None:
             self._before = {name: count for name, (count, _) in counted.items()}
