@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 import contextlib
+import mmap
 import os
 import random
 import signal
