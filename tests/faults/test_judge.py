@@ -15,6 +15,9 @@ from antifreeze.selftest.table import Totals, cell, markdown, matching, progress
 FINISHED = Expectation()
 ERROR = Expectation((Outcome.ERROR,), "ValueError", "torn", names_sample=True)
 OVER: dict[str, Any] = {"ended": True, "exit_code": 0, "plan": [1, 2, 13], "got": [1, 2, 13]}
+IGNORED = (
+    'a warning\nException ignored in: <f>\nTraceback (most recent call last):\n  File "a.py", line 1, in f\n    close()\nOSError: 9\nmore\n'
+)
 
 
 def said(kind: str, text: str) -> dict[str, str]:
@@ -44,6 +47,13 @@ def fault_with(expected: Expectation) -> Fault:
         (Expectation(said="cores"), "raise", {"report": "2 cores"}, Outcome.FINISHED, ""),
         (Expectation(said="cores"), "raise", {}, Outcome.FINISHED, "nobody was told (cores)"),
         (Expectation(tracebacks=1), "raise", {}, Outcome.FINISHED, "0 tracebacks printed instead of 1"),
+        (
+            FINISHED,
+            "raise",
+            {"stderr": IGNORED},
+            Outcome.FINISHED,
+            "failed where nobody could catch it: Exception ignored in: <f> OSError: 9",
+        ),
         (ERROR, "raise", {"error": said("ValueError", "sample 13: torn")}, Outcome.ERROR, ""),
         (ERROR, "raise", {"error": said("ValueError", "torn")}, Outcome.ERROR, "the error does not name sample 13"),
         (ERROR, "raise", {"error": said("ValueError", "sample 13")}, Outcome.ERROR, "the error does not name the cause"),

@@ -4,6 +4,7 @@
 2. A sample is lost silently when the loop ended without an error, and it was owed, did not come, and is in no report and no caught error.
 3. A sample is doubled when it came more often than it was owed, whatever the outcome.
 4. An error that stops the loop names its sample and its cause, or is counted.
+5. Nothing fails where nobody can catch it: in a finalizer, in a thread, at the interpreter's exit. Python prints such exceptions.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from antifreeze.selftest.fault import SICK, Expectation, Fault, Outcome, Variant
 from antifreeze.selftest.record import Record
 
 EXIT_S = 3.0
+_UNCATCHABLE = re.compile(r"^(Exception ignored .*|Exception in thread .*|Error in .*)\nTraceback .*\n(?: .*\n)*(\S.*)$", re.M)
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ def _saying_problems(expected: Expectation, record: Record) -> list[str]:
     count = record.stderr.count("Traceback (most recent call last)")
     if expected.tracebacks is not None and count != expected.tracebacks:
         found.append(f"{count} tracebacks printed instead of {expected.tracebacks}")
+    if (uncatchable := _UNCATCHABLE.search(record.stderr)) is not None:
+        found.append(f"failed where nobody could catch it: {uncatchable[1][:100]} {uncatchable[2][:200]}")
     return found
 
 

@@ -42,16 +42,20 @@ def main() -> None:
         import antifreeze  # noqa: F401
     gc.collect()
     gc.freeze()  # what torch brought along is not the programs' to search
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.dup(1)  # a number and no file: a forked program closes it, and no object may close its number a second time
     os.dup2(2, 1)
     for line in sys.stdin:
-        request = json.loads(line)
-        program = _serve(request)
+        program = _serve(json.loads(line))
         if isinstance(program, Trial):
             program.run()
             return
-        answers.write(json.dumps(program.as_json()) + "\n")
-        answers.flush()
+        _answer(answers, program)
+
+
+def _answer(answers: int, record: Record) -> None:
+    data = json.dumps(record.as_json()).encode() + b"\n"
+    while data:
+        data = data[os.write(answers, data) :]
 
 
 def _serve(request: dict[str, Any]) -> Record | Trial:

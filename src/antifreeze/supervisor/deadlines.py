@@ -1,7 +1,7 @@
 """Who has been at it for too long: each worker's journal row looked at while the loop waits, and what follows.
 
 1. A sample past its deadline is blamed, and its worker ended.
-2. A worker that somebody stopped is replaced; its sample is blamed only where that happens again and again.
+2. A worker that somebody stopped is replaced; its sample is blamed only where that happens again and again, however short its deadline.
 3. A forked worker that waits for a lock since its start is replaced by one from the clean server, and so are all later ones.
 4. A worker that even SIGKILL does not end is left behind.
 5. With `hedge`, a task that is only late is given to somebody idle too, where the memory budget has room.
@@ -68,25 +68,26 @@ class Deadlines:
     def _check_worker(self, number: int, worker: AnyWorker, now_s: float) -> None:
         look = self._watch.look(number, now_s)
         queue = self._state.workers[number].queue
-        if (queue or look.entry.stage is Stage.STARTING) and self._watch.stopped(worker, look, now_s):
+        overdue = self._is_overdue(look, queue[0] if queue else None)
+        if (queue or look.entry.stage is Stage.STARTING) and self._watch.stopped(worker, look, now_s, overdue):
             self._voice.tell(Happening.DEADLINE, f"worker {number} ({worker.who}) was stopped by a signal and is replaced")
             self._replacing.kill(number, worker, self._blame.stopped(number, worker, look), stopped_by_others=True)
             return
         may_leave_fork = self._starter.forks and not worker.is_from_server
         if may_leave_fork and self._watch.stuck_in_inherited_lock(worker, look, now_s):
             self._leave_fork(number, worker)
-        elif self._is_overdue(look, queue[0] if queue else None, now_s):
+        elif overdue:
             if may_leave_fork and self._watch.waits_for_lock_since_start(worker, look):
                 self._leave_fork(number, worker)
             else:
                 self._end_overdue(number, worker, look, now_s - look.since_s)
 
-    def _is_overdue(self, look: Look, task: Task | None, now_s: float) -> bool:
+    def _is_overdue(self, look: Look, task: Task | None) -> bool:
         entry, samples, each = look.entry, 1, True
         together = entry.row == ALL_ROWS or entry.stage in _TOGETHER
         if task is not None and together and entry.stage is not Stage.INITIALISING:
             samples, each = task.rows, task.singly or self._state.batches[task.batch].stream is not None
-        return self._watch.overdue(look, now_s, self._options.sample_timeout_s, samples, each)
+        return self._watch.overdue(look, self._options.sample_timeout_s, samples, each)
 
     def _leave_fork(self, number: int, worker: AnyWorker) -> None:
         text = (

@@ -5,11 +5,13 @@
    All samples of a batch that is loaded in one call have that time together at first; where it is not enough they are tried singly,
    each in time of its own, and all together again then have the time of all of them.
 3. A worker that was stopped (SIGSTOP) is at fault itself; its sample is not.
+4. Of the time in which nobody looked, half a deadline counts at most: the loop may have computed, but the whole job may have been
+   suspended just as well (a paused container, a scheduler), and its samples with it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from antifreeze.supervisor.crew import AnyWorker
 from antifreeze.supervisor.observe import kernel_function, lock_holder, process_state, system_call
@@ -17,6 +19,8 @@ from antifreeze.worker.journal import Entry, Journal, Stage
 
 HONEST_FACTOR = 10
 STOPPED_S = 1.0
+AWAY_S = 2.0
+"""Who waits looks several times a second: past that nobody has looked."""
 INHERITED_LOCK_S = 5.0
 STARTING_S = 60.0
 """What a process may need at least before it is one of ours: a fresh interpreter imports torch and whatever the data set needs."""
@@ -31,6 +35,16 @@ _BUSY = (Stage.STARTING, Stage.INITIALISING, Stage.FETCH, Stage.COLLATE, Stage.W
 class Look:
     entry: Entry
     since_s: float
+    seen_s: float
+    unseen_s: float = 0.0
+    """Of the time since then: when nobody looked."""
+
+    def again(self, now_s: float) -> Look:
+        away_s = now_s - self.seen_s
+        return replace(self, seen_s=now_s, unseen_s=self.unseen_s + (away_s if away_s > AWAY_S else 0.0))
+
+    def has_had(self, limit_s: float) -> bool:
+        return self.seen_s - self.since_s - max(0.0, self.unseen_s - limit_s / 2) > limit_s
 
 
 class Watch:
@@ -47,8 +61,9 @@ class Watch:
         if last is None or last.entry != entry:
             # a task's own start is the better clock for its first sample
             began_s = entry.since_ns / 1e9 if last is not None and last.entry.task != entry.task else now_s
-            last = Look(entry, min(now_s, began_s) if entry.since_ns else now_s)
-            self._looks[worker] = last
+            since_s = min(now_s, began_s) if entry.since_ns else now_s
+            last = Look(entry, since_s, seen_s=since_s)
+        self._looks[worker] = last = last.again(now_s)
         return last
 
     def forget(self, worker: int) -> None:
@@ -57,14 +72,14 @@ class Watch:
     def limit_s(self, sample_timeout_s: float, samples: int = 1, each: bool = True) -> float:
         return max(sample_timeout_s * (samples if each else 1), HONEST_FACTOR * self.slowest_sample_s * samples)
 
-    def overdue(self, look: Look, now_s: float, sample_timeout_s: float | None, samples: int, each: bool) -> bool:
+    def overdue(self, look: Look, sample_timeout_s: float | None, samples: int, each: bool) -> bool:
         """Whether the sample (or the `samples` that are loaded in one call, with time for `each` of them) had its time."""
         if sample_timeout_s is None or look.entry.stage not in _BUSY:
             return False
         limit_s = self.limit_s(sample_timeout_s, samples, each)
         if look.entry.stage is Stage.STARTING:
             limit_s = max(limit_s, STARTING_S)
-        return now_s - look.since_s > limit_s
+        return look.has_had(limit_s)
 
     def stuck_in_inherited_lock(self, worker: AnyWorker, look: Look, now_s: float) -> bool:
         """A forked worker that waits for a lock since its start, before its first sample: whoever held it was not forked along."""
@@ -74,8 +89,9 @@ class Watch:
         early = look.entry.samples == 0 and look.entry.stage in (Stage.STARTING, Stage.FETCH)
         return early and system_call(worker.pid) == "futex()"
 
-    def stopped(self, worker: AnyWorker, look: Look, now_s: float) -> bool:
-        return now_s - look.since_s > STOPPED_S and process_state(worker.pid) in "Tt"
+    def stopped(self, worker: AnyWorker, look: Look, now_s: float, overdue: bool) -> bool:
+        """Asked once its time is over, whichever time that is: what does not run has not had its sample's."""
+        return (overdue or now_s - look.since_s > STOPPED_S) and process_state(worker.pid) in "Tt"
 
 
 def where_is(worker: AnyWorker) -> str:

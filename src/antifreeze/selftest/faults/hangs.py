@@ -298,7 +298,12 @@ class StopsOnce(Numbers):
         return row(index)
 
 
-@fault("worker-stopped-once", "somebody stops one worker; no sample is to blame", "FIELD 6: kill -STOP; issue 3 chaos run", options=SOON)
+@fault(
+    "worker-stopped-once",
+    "somebody stops one worker; no sample is to blame",
+    "FIELD 6: kill -STOP; issue 3 chaos run",
+    options={"sample_timeout_s": 0.5},  # sooner than a worker is asked whether it was stopped
+)
 def worker_stopped_once(trial: Trial) -> None:
     trial.epoch(trial.loader(StopsOnce(trial.folder)))
 
