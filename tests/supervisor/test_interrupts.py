@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -13,7 +15,7 @@ import pytest
 from torch.utils.data import Dataset
 
 from antifreeze import DataLoader
-from antifreeze.supervisor.process import interrupts_held_back
+from antifreeze.supervisor.interrupts import interrupts_held_back
 
 
 class SlowToEnd(Dataset[Any]):
@@ -89,3 +91,25 @@ def test_where_nobody_hears_an_exception_the_interrupt_comes_a_moment_later() ->
         while True:
             time.sleep(0.1)
     assert left
+
+
+IMPATIENT = """
+import atexit, os, signal
+
+def cleans_up():
+    for press in ("second", "third"):
+        os.kill(os.getpid(), signal.SIGINT)
+        print(press, flush=True)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+atexit.register(cleans_up)
+import antifreeze.supervisor.interrupts
+raise KeyboardInterrupt
+"""
+
+
+def test_at_exit_a_second_interrupt_prints_nothing_and_a_third_ends_it() -> None:
+    ended = subprocess.run([sys.executable, "-c", IMPATIENT], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stdout.split() == ["second"]
+    assert ended.stderr.count("Traceback (most recent call last)") == 1

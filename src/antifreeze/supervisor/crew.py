@@ -17,8 +17,9 @@ from antifreeze.channel.line import Bell
 from antifreeze.linux import on_fork
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.clean_server import end_clean_server
+from antifreeze.supervisor.interrupts import interrupts_held_back
 from antifreeze.supervisor.nursery import Nursery
-from antifreeze.supervisor.process import WorkerProcess, end_all, interrupts_held_back
+from antifreeze.supervisor.process import WorkerProcess, end_all
 from antifreeze.supervisor.threads import WorkerThread, end_threads
 from antifreeze.worker.journal import Journal
 

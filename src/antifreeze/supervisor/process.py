@@ -18,7 +18,6 @@ import pickle
 import select
 import signal
 import socket
-import sys
 import threading
 import time
 import weakref
@@ -32,7 +31,7 @@ from typing import Any, Protocol
 from antifreeze.channel.channel import Channel, channel_pair
 from antifreeze.channel.messages import Message, Stop, Welcome
 from antifreeze.errors import WorkerStartFailed
-from antifreeze.linux import interrupt_soon, on_fork, resource
+from antifreeze.linux import on_fork, resource
 from antifreeze.slots.ring import mark_own_fork
 from antifreeze.supervisor.clean_server import PickledSpecs, clean_server, cloudpickle_dumps
 from antifreeze.supervisor.observe import catches
@@ -368,28 +367,6 @@ def _end_kindly(left: list[WorkerProcess]) -> list[WorkerProcess]:
     for worker in left:
         worker.terminate()
     return _wait_gone(left, TERM_S)
-
-
-@contextmanager
-def interrupts_held_back(unheard: bool = False) -> Iterator[None]:
-    """Ctrl-C while workers are ended waits for that, a second at most. A first one is delivered then (a moment later where an exception
-    raised here would be `unheard`); a second changes nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pressed: list[int] = []
-    try:
-        before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-    except ValueError:  # the interpreter is on its way out
-        yield
-        return
-    interrupted = isinstance(sys.exc_info()[1], KeyboardInterrupt) or isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
-        if pressed and not interrupted:
-            interrupt_soon() if unheard else signal.raise_signal(signal.SIGINT)
 
 
 def _wait_gone(workers: list[WorkerProcess], limit_s: float) -> list[WorkerProcess]:
