@@ -34,6 +34,7 @@ from antifreeze.report import Report
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.pool import Pool
+from antifreeze.supervisor.process import see_off_left_behind
 from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader, is_datapipe, is_iterable_kind
 from antifreeze.tuning.cores import auto_workers, rank_cores, usable_cores
 from antifreeze.tuning.decide import INLINE, MOST_PROCESSES, MOST_THREADS, Kind, Limits, Setting, kind_for
@@ -194,6 +195,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             self._choose_kind()
         if self.num_workers and not self._is_auto:
             self.check_worker_number_rationality()
+        see_off_left_behind()
         iterator = LoaderIterator(self)
         self._open.add(iterator)
         return iterator
@@ -218,6 +220,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def close(self) -> None:
         """Ends all workers and frees all shared memory that no batch holds; the loader can be iterated again. May be called twice."""
+        see_off_left_behind()
         for iterator in list(self._open):
             iterator.close()
         self._open.clear()

@@ -6,6 +6,7 @@ import mmap
 import os
 import select
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from antifreeze import DataLoader
 from antifreeze.errors import LoaderTimeout, WorkerStartFailed
 from antifreeze.supervisor import crew as crew_module
 from antifreeze.supervisor import starting as module
+from antifreeze.supervisor.observe import process_state
 from antifreeze.supervisor.process import _left_behind, see_off_left_behind
 
 COUNT = 7
@@ -202,6 +204,10 @@ def test_a_worker_that_cannot_be_ended_is_left_behind_and_nothing_is_lost(kind: 
     assert worker.pid == held
     pool._replacing.abandon(0, worker)
     assert flat(first) == list(range(1, COUNT))
+    while process_state(held) not in "Z?":
+        time.sleep(0.01)  # it has ended after all
+    assert flat(DataLoader(range(2))) == [0, 1]  # whatever loader is at work next, without workers too
+    assert process_state(held) == "?"
 
 
 def test_what_a_worker_that_survives_the_end_may_still_write_to_is_not_used_again(

@@ -19,6 +19,7 @@ from antifreeze.supervisor.crew import AnyWorker
 from antifreeze.supervisor.exchange import WorkerGone
 from antifreeze.supervisor.hearing import Ears
 from antifreeze.supervisor.policy import is_late
+from antifreeze.supervisor.process import see_off_left_behind
 from antifreeze.supervisor.replacing import Replacing
 from antifreeze.supervisor.starting import Starter
 from antifreeze.supervisor.tasks import Task
@@ -48,6 +49,7 @@ class Deadlines:
 
     def check(self) -> None:
         now_s = time.monotonic()
+        see_off_left_behind()
         self._replacing.look_into_nursery()
         for number, worker in enumerate(self._crew.workers):
             if worker is not None and not self._is_ending(number, worker, now_s):

@@ -7,7 +7,8 @@
 1. A worker is not daemonic, so it may have workers of its own; it ends with its parent all the same.
 2. `end_all` ends any number of workers in parallel within ASK_S + TERM_S + KILL_S: asked, then SIGTERM, then SIGKILL.
 3. After a fork, the child lets go of every descriptor of its parent's workers.
-4. One that even SIGKILL does not end is left behind; when it has ended after all, it is reaped with the next start or end of another.
+4. One that even SIGKILL does not end is left behind; when it has ended after all, it is reaped by whatever loader of this process is
+   begun, waits or is closed next (or by the system, when this process ends).
 """
 
 from __future__ import annotations
