@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import TensorDataset
 
 from peers.contract import MORE_READS, TUNES_ITSELF_S, Entry, Epochs, Peer, Setting, Task, forever
-from workloads import WORKLOADS, SlowReadsAsync, rows
+from workloads import WORKLOADS, Rows, SlowReadsAsync, rows
 
 OURS = "antifreeze"
 PEER = Peer("torch", OURS, ())
@@ -50,7 +50,14 @@ def waiting(concurrency: int) -> list[Entry]:
 
 
 def one_each(task: Task, settings: tuple[Setting, ...]) -> list[Entry]:
-    """A row for every setting; where the rows may be an array or answer to `__getitems__`, the better of the two."""
+    """A row for every setting; where the rows may be an array or answer to `__getitems__`, the better of the two. Where they come by
+    `__getitem__`, a row of its own for a data set that can be seen through, and for one that cannot."""
+    if task.name == "rows":
+        return [
+            Entry(f"{OURS}, {setting.name}{named}", (replace(setting, options={**setting.options, "kind": kind}),))
+            for setting in settings
+            for kind, named in (("picked", ""), ("", ", a call for each row"))
+        ]
     kinds = ("TensorDataset", "__getitems__") if task.name == "rows-batch" else ("",)
     return [
         Entry(
@@ -69,8 +76,11 @@ def open_epochs(task: Task, options: dict[str, Any], folder: Path) -> Epochs:
 
     options = dict(options)
     arguments = WORKLOADS[task.workload].loader_arguments(task.samples) | {"batch_size": task.batch_size, "drop_last": True}
-    if options.pop("kind", "") == "TensorDataset":
+    kind = options.pop("kind", "")
+    if kind == "TensorDataset":
         arguments |= {"dataset": TensorDataset(*rows(task.samples)), "collate_fn": None}
+    if kind == "picked":
+        arguments |= {"dataset": Rows(task.samples)}
     if options.pop("async", False):
         arguments |= {"dataset": SlowReadsAsync(task.samples)}
     return lambda: epochs_of(DataLoader, arguments | options)

@@ -40,7 +40,7 @@ class Task:
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task("rows", "16 floats + label, batch 256, one at a time", "rows", 200_000, 256, 3.5),
+        Task("rows", "16 floats + label, batch 256, by __getitem__", "rows", 200_000, 256, 3.5),
         Task("rows-batch", "the same rows, array-backed or by __getitems__", "rows-batch", 200_000, 256, 26.0),
         Task("images", "3×224×224 float32, batch 64", "images", 4096, 64, 6.0),
         Task("jpeg", "JPEG 500×375, decoded, random-resized-crop 224, flip, float, batch 64", "jpeg", 4096, 64, 1.5),

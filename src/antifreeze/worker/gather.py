@@ -3,7 +3,8 @@
     indices of the data set ── maps of its Subsets ──▶ rows of the source ──▶ columns of a slot
 
 1. TensorDataset, a tensor, a numpy array or memmap, a Hugging Face data set, and plain Subsets of these, each exactly of that type: then
-   no code of the user's takes part, and what default_collate would make of the samples is known.
+   no code of the user's takes part, and what default_collate would make of the samples is known. So it is where the user's own
+   `__getitem__` only picks rows of arrays (sample_code.py).
 2. Whatever could come out otherwise (a key that is no int, a row that is not there, grad, other dtypes) is not gathered: the data
    set is asked, and its answer or its error stands.
 3. The source is looked at anew for every batch: the user may have put something else in its place.
@@ -11,16 +12,22 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from array import array
 from collections.abc import Sequence
+from inspect import getattr_static
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-from antifreeze.slots.layout import RowLayout, learn
-from antifreeze.worker.hugging_face import TableRows, is_hugging_face, may_gather
+from antifreeze.slots.layout import Leaf, RowLayout, learn
+from antifreeze.torch_private import default_collate
+from antifreeze.worker.hugging_face import TableRows, is_hugging_face, may_gather, same_bytes
+from antifreeze.worker.sample_code import Picks, picks_of
 
 
 class Source(Protocol):
@@ -75,7 +82,7 @@ class ArrayRows:
 
     def layout(self) -> RowLayout | None:
         arrays = self._arrays()
-        kinds = [(type(each), each.dtype, each.shape[1:]) for each in arrays]
+        kinds = [torch.get_default_dtype(), *((type(each), each.dtype, each.shape[1:]) for each in arrays)]
         if kinds != self._kinds or not all(map(_is_plain, arrays)):
             self._kinds = kinds
             self._layout = self._learn(arrays)
@@ -84,10 +91,7 @@ class ArrayRows:
     def write(self, chosen: torch.Tensor, columns: Sequence[torch.Tensor]) -> bool:
         try:
             for each, column in zip(self._arrays(), columns, strict=True):
-                if isinstance(each, torch.Tensor):
-                    torch.index_select(each, 0, chosen, out=column)
-                else:
-                    _take(each, chosen.numpy(), column.numpy())
+                _gather(each, chosen, column)
         except (IndexError, RuntimeError):
             return False
         return True
@@ -99,10 +103,67 @@ class ArrayRows:
         if not arrays or not all(map(_is_plain, arrays)) or min(map(len, arrays)) == 0:
             return None
         layout = learn(self._source[0])
-        if layout is None or any(_row_shape(each) != leaf.shape for each, leaf in zip(arrays, layout.leaves, strict=True)):
+        if layout is None or len(layout.leaves) != len(arrays):
             return None
-        same = [_dtype(each) == leaf.dtype for each, leaf in zip(arrays, layout.leaves, strict=True)]
-        return layout if all(same) else None
+        return layout if all(map(_becomes, arrays, layout.leaves)) else None
+
+
+class PickedRows(ArrayRows):
+    """Of a data set whose `__getitem__` only picks rows of arrays that are its attributes."""
+
+    def __init__(self, dataset: Any, picks: Picks) -> None:
+        super().__init__(dataset)
+        self._picks = picks
+
+    def _arrays(self) -> tuple[Any, ...]:
+        """Empty where a sample is something else by now."""
+        held = vars(self._source)
+        if not self._picks.still_means(getattr(type(self._source), "__getitem__", None)):
+            return ()
+        picked = tuple(held.get(name) for name in self._picks.attributes)
+        return picked if all(type(each) in _ARRAYS for each in picked) else ()
+
+    def _learn(self, arrays: tuple[Any, ...]) -> RowLayout | None:
+        """By running the user's code on rows made up here: to read real ones, other than those a task asks for, may hang or crash."""
+        if not arrays or not all(map(_is_plain, arrays)) or any(each.ndim == 0 or not len(each) for each in arrays):
+            return None
+        if sum(each[:1].nbytes for each in arrays) > _LARGEST_ROW_BYTES:
+            return None
+        made_up = {name: _rows_like(each) for name, each in zip(self._picks.attributes, arrays, strict=True)}
+        try:
+            samples = [type(self._source).__getitem__(SimpleNamespace(**made_up), row) for row in range(_MADE_UP)]
+            layout = learn(samples[0])
+            return layout if layout is not None and self._agrees(layout, samples, made_up) else None
+        except Exception:  # the data set itself has the say, and its own error is the one to raise
+            return None
+
+    def _agrees(self, layout: RowLayout, samples: list[Any], made_up: dict[str, Any]) -> bool:
+        """Whether gathering gives what default_collate makes of the samples."""
+        arrays = [made_up[name] for name in self._picks.attributes]
+        if len(layout.leaves) != len(arrays) or not all(map(_becomes, arrays, layout.leaves)):
+            return False
+        for each, leaf, theirs in zip(arrays, layout.leaves, _leaves(default_collate(samples)), strict=True):
+            ours = torch.empty((len(samples), *leaf.shape), dtype=leaf.dtype)
+            _gather(each, torch.arange(len(samples)), ours)
+            if not same_bytes(theirs, ours):
+                return False
+        return True
+
+
+_MADE_UP = 3
+_LARGEST_ROW_BYTES = 64 * 2**20
+"""Beyond it there is nothing to gain."""
+
+
+def _rows_like(each: Any) -> Any:
+    """Rows of its kind, with numbers that conversions would show on: fractions where it has some, each row another."""
+    numbers = torch.arange(_MADE_UP * math.prod(each.shape[1:])).view(_MADE_UP, *each.shape[1:]) % 97
+    if isinstance(each, torch.Tensor):
+        return (numbers / 7 if each.dtype.is_floating_point or each.dtype.is_complex else numbers).to(each.dtype)
+    return (numbers.numpy() / 7 if each.dtype.kind in "fc" else numbers.numpy()).astype(each.dtype)
+
+
+_ARRAYS = (torch.Tensor, np.ndarray, np.memmap)
 
 
 def gather_of(dataset: Any) -> Gather | None:
@@ -115,8 +176,41 @@ def gather_of(dataset: Any) -> Gather | None:
         dataset = dataset.dataset
     if is_hugging_face(dataset):
         return Gather(TableRows(dataset), maps) if may_gather(dataset) else None
-    known = type(dataset) in (TensorDataset, torch.Tensor, np.ndarray, np.memmap)
-    return Gather(ArrayRows(dataset), maps) if known and (type(dataset) is TensorDataset or dataset.ndim > 0) else None
+    if type(dataset) is TensorDataset or (type(dataset) in _ARRAYS and dataset.ndim > 0):
+        return Gather(ArrayRows(dataset), maps)
+    picks = _picks(dataset)
+    return Gather(PickedRows(dataset, picks), maps) if picks is not None else None
+
+
+def _picks(dataset: Any) -> Picks | None:
+    kind = type(dataset)
+    looked_up = getattr_static(kind, "__getattribute__") is getattr_static(object, "__getattribute__")
+    if not looked_up or hasattr(dataset, "__getitems__") or _is_debugged():
+        return None
+    picks = picks_of(getattr_static(kind, "__getitem__", None))
+    if picks is None or not isinstance(getattr(dataset, "__dict__", None), dict):
+        return None
+    are_its_own = all(getattr_static(kind, name, None) is None for name in picks.attributes)
+    return picks if are_its_own and all(type(vars(dataset).get(name)) in _ARRAYS for name in picks.attributes) else None
+
+
+def _is_debugged() -> bool:
+    """Then the user may have a breakpoint in his `__getitem__`."""
+    monitoring = getattr(sys, "monitoring", None)
+    return sys.gettrace() is not None or (monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None)
+
+
+def _gather(each: Any, chosen: torch.Tensor, column: torch.Tensor) -> None:
+    """Raises IndexError or RuntimeError where a row is not there."""
+    out = column
+    if _dtype(each) != column.dtype:
+        out = torch.empty(column.shape, dtype=_dtype(each))
+    if isinstance(each, torch.Tensor):
+        torch.index_select(each, 0, chosen, out=out)
+    else:
+        _take(each, chosen.numpy(), out.numpy())
+    if out is not column:
+        column.copy_(out)
 
 
 def _take(each: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
@@ -137,8 +231,30 @@ def _is_plain(each: Any) -> bool:
     return type(each) in (np.ndarray, np.memmap) and each.dtype.kind in "biufc" and each.dtype.isnative
 
 
-def _row_shape(each: Any) -> tuple[int, ...]:
-    return tuple(each.shape[1:])
+def _becomes(each: Any, leaf: Leaf) -> bool:
+    """Whether rows of such an array are what such a leaf is made of: the same values, if of another dtype then of one in which
+    they are the same however they get there."""
+    was = _dtype(each)
+    if was is None or tuple(each.shape[1:]) != leaf.shape:
+        return False
+    return was == leaf.dtype or was in _MAY_BECOME.get(leaf.dtype, ())
+
+
+_SMALL_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32)
+_MAY_BECOME = {
+    torch.int64: _SMALL_INTEGERS,
+    torch.float32: (*_SMALL_INTEGERS, torch.float16, torch.bfloat16, torch.float64),
+    torch.float64: (*_SMALL_INTEGERS, torch.int64, torch.float16, torch.bfloat16, torch.float32),
+}
+"""Rounded once, whichever way it goes: an int64 becomes a float32 by way of a double in some of them."""
+
+
+def _leaves(batch: Any) -> list[Any]:
+    """Of what default_collate made of plain containers, in its own order."""
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    parts = batch.values() if isinstance(batch, dict) else batch
+    return [leaf for part in parts for leaf in _leaves(part)]
 
 
 def _dtype(each: Any) -> torch.dtype | None:

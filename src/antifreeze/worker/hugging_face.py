@@ -104,7 +104,7 @@ class TableRows:
         ours = [torch.empty((len(rows), *leaf.shape), dtype=leaf.dtype) for leaf in layout.leaves]
         self._write(np.array(rows), ours)
         assert isinstance(layout.tree, Branch) and layout.tree.keys is not None
-        return all(_same_bytes(theirs[name], made) for name, made in zip(layout.tree.keys, ours, strict=True))
+        return all(same_bytes(theirs[name], made) for name, made in zip(layout.tree.keys, ours, strict=True))
 
 
 def may_gather(dataset: Any) -> bool:
@@ -132,7 +132,7 @@ def _is_understood(dataset: Any) -> bool:
     return type(formatter) is getattr(sys.modules.get(module), name, None) and not any(decodes[column] for column in way["columns"])
 
 
-def _same_bytes(theirs: Any, ours: torch.Tensor) -> bool:
+def same_bytes(theirs: Any, ours: torch.Tensor) -> bool:
     if type(theirs) is not torch.Tensor or theirs.dtype is not ours.dtype or theirs.shape != ours.shape:
         return False
     return theirs.contiguous().numpy().tobytes() == ours.numpy().tobytes()
