@@ -25,6 +25,7 @@ __all__ = [
     "LAST_SIGNAL",
     "NO_WAIT",
     "fcntl",
+    "give_free_memory_back",
     "interrupt_soon",
     "libc",
     "missing",
@@ -46,6 +47,12 @@ def libc() -> Any:
     found.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     found.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return found
+
+
+def give_free_memory_back() -> None:
+    """What the allocator holds and nobody uses: children would inherit it, and copy what they write to."""
+    if hasattr(libc(), "malloc_trim"):
+        libc().malloc_trim(0)
 
 
 def rights_space(descriptors: int) -> int:

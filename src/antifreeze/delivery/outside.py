@@ -8,7 +8,7 @@ That is how scripts tell persistent workers about a new epoch. What lies in file
 
 from __future__ import annotations
 
-from multiprocessing.managers import BaseProxy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ _NO_DATA = ("sem.", "nccl-", "cuda.shm", "cuda-")
 
 def shares_memory(dataset: Any) -> str:
     """With whom, in words; empty where no such memory is found."""
-    for path, part in walk(dataset, "dataset"):
-        if isinstance(part, BaseProxy):
+    managers: Any = sys.modules.get("multiprocessing.managers")  # not imported: nobody has a proxy
+    for path, part in walk(dataset, "dataset") if managers else ():
+        if isinstance(part, managers.BaseProxy):
             return f"{path} ({type(part).__name__}) is shared with a manager"
     try:
         lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()

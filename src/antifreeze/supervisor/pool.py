@@ -19,6 +19,7 @@ from typing import Any
 
 from antifreeze.errors import LoaderClosed, LoaderTimeout
 from antifreeze.events import Happening, Story
+from antifreeze.linux import give_free_memory_back
 from antifreeze.options import Options
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor import telling
@@ -37,6 +38,7 @@ from antifreeze.supervisor.watch import Watch
 from antifreeze.supervisor.work import Content, Costs, Jobs, StreamStart
 from antifreeze.supervisor.workshop import Workshop
 from antifreeze.worker.main import WorkerSpec
+from antifreeze.worker.seeding import global_generators
 from antifreeze.worker.turns import Turns, Usage
 
 TICK_S = 0.25
@@ -91,7 +93,15 @@ class Pool:
     # --- life ---
 
     def start(self) -> None:
+        if self._starter.forks:
+            self._prepare_to_fork()
         self._replacing.start_all(self.state.staying())
+
+    @staticmethod
+    def _prepare_to_fork() -> None:
+        """What each worker would do for itself, in pages of its own."""
+        give_free_memory_back()
+        global_generators()
 
     @property
     def started(self) -> bool:

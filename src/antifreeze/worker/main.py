@@ -52,7 +52,7 @@ from antifreeze.channel.messages import (
 )
 from antifreeze.linux import LAST_SIGNAL, fcntl
 from antifreeze.slots.arena import Arena
-from antifreeze.torch_private import numpy_seed, seed_datapipe, stack_without_shared_memory, swap_worker_info, worker_info
+from antifreeze.torch_private import numpy_seed, seed_datapipe, seed_torch, stack_without_shared_memory, swap_worker_info, worker_info
 from antifreeze.worker.awaiting import AsyncMapFetcher, map_fetcher_for
 from antifreeze.worker.effort import Effort
 from antifreeze.worker.failure import Failure
@@ -193,7 +193,7 @@ class Worker:
     def _seed_as_torch(self, worker_id: int) -> None:
         seed = self._spec.base_seed + worker_id
         random.seed(seed)
-        torch.manual_seed(seed)
+        seed_torch(seed)
         np.random.seed(numpy_seed(self._spec.base_seed, worker_id))
 
     def _begin(self) -> None:

@@ -79,6 +79,7 @@ def _memory_at(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
+@cache
 def _python_state_is_behind_the_header() -> bool:
     probe = random.Random(1)
     if type(probe).__basicsize__ < object.__basicsize__ + _MT_BYTES:
@@ -166,6 +167,7 @@ def _offset_of_torchs_engine() -> int | None:
 
 
 def global_generators() -> list[Generator]:
+    """Where their memory lies is found once in a process, and inherited by its forks."""
     return [PythonGenerator(), NumpyGenerator(), TorchGenerator()]
 
 
