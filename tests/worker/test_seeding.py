@@ -293,9 +293,10 @@ def test_another_seed_is_seen_though_nothing_was_drawn(name: str, way: str) -> N
 
 
 def test_the_state_behind_the_header_is_only_trusted_where_it_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert seeding._python_state_is_behind_the_header()
+    look = seeding._python_state_is_behind_the_header.__wrapped__  # it looks once in a process
+    assert look()
     monkeypatch.setattr(seeding, "_MT_BYTES", 10**6)
-    assert not seeding._python_state_is_behind_the_header()
+    assert not look()
     monkeypatch.undo()
 
     class Elsewhere(random.Random):
@@ -306,4 +307,4 @@ def test_the_state_behind_the_header_is_only_trusted_where_it_can_be_shown(monke
             return version, (*words[1:], words[0]), gauss
 
     monkeypatch.setattr(random, "Random", Elsewhere)
-    assert not seeding._python_state_is_behind_the_header()
+    assert not look()
