@@ -5,12 +5,17 @@
 #   2. installs torch first and by itself, at the version we develop on, so that nothing drags in another one
 #   3. costs a few milliseconds when nothing changed: the stamp, written last, says what the environment was made from
 #   4. an environment that was interrupted, moved, or made for another Python is repaired, not trusted
+#   5. PYTHON=python3.12 names the Python, and is taken or refused, never passed over; it has an environment of its own (.venv-3.12)
 
 TORCH_VERSION=2.13.0
-VENV=.venv
-STAMP=$VENV/antifreeze-stamp
-LOG=$VENV/antifreeze-setup.log
-PY=$VENV/bin/python
+
+use_env() {
+    VENV=$1
+    STAMP=$VENV/antifreeze-stamp
+    LOG=$VENV/antifreeze-setup.log
+    PY=$VENV/bin/python
+}
+use_env .venv
 
 # What a user's shell exports must not decide what we test.
 unset PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX PIP_REQUIRE_VIRTUALENV
@@ -30,7 +35,11 @@ usable_python() {
 
 find_python() {
     local candidate
-    for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11 python3.10 python3.14 python; do
+    if [ -n "${PYTHON:-}" ]; then
+        say "$PYTHON"
+        return
+    fi
+    for candidate in python3 python3.13 python3.12 python3.11 python3.10 python3.14 python; do
         if usable_python "$candidate"; then
             say "$candidate"
             return
@@ -72,7 +81,16 @@ setup_step() {
     fi
 }
 
+use_named_python() {
+    usable_python "$PYTHON" || die "setup: PYTHON=$PYTHON cannot be used" \
+        "  needed: Python 3.10 to 3.14 with its venv module (torch $TORCH_VERSION has builds for these)" \
+        "  found:  $(command -v "$PYTHON" >/dev/null && "$PYTHON" --version 2>&1 || echo 'no such command')" \
+        "  what to do: name another one, or leave PYTHON out"
+    use_env ".venv-$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+}
+
 setup_env() {
+    [ -z "${PYTHON:-}" ] || use_named_python
     is_ready && return
     if ! usable_python "$PY" || ! "$PY" -m pip --version >/dev/null 2>&1; then
         local base

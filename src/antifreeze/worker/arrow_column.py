@@ -171,7 +171,7 @@ def _region(buffers: list[Any], dtype: np.dtype[Any]) -> _Region:
     if any(buffer is None or not buffer.is_cpu for buffer in buffers):
         raise NoFixedRows("not in the memory of this machine")
     addresses = np.array([buffer.address for buffer in buffers], dtype=np.int64)
-    lowest = int(addresses.min())
+    lowest = min(buffer.address for buffer in buffers)
     highest = max(int(address) + buffer.size for address, buffer in zip(addresses, buffers, strict=True))
     if lowest % dtype.itemsize or ((addresses - lowest) % dtype.itemsize).any():
         raise NoFixedRows("not aligned")
