@@ -98,7 +98,7 @@ NUMPY: Kinds = {
     "str array": lambda i: np.array(["a", "b"]),
     "object array": lambda i: np.array([{}, None], dtype=object),
     "structured array": lambda i: np.zeros(2, dtype=[("a", "f4"), ("b", "i4")]),
-    "datetime64": lambda i: np.datetime64("2024-01-01") + i,
+    "datetime64": lambda i: np.datetime64("2024-01-01") + np.timedelta64(i, "D"),
     "timedelta64": lambda i: np.timedelta64(i, "s"),
     "masked array": lambda i: np.ma.masked_array([i, 2], mask=[0, 1]),
     "recarray": lambda i: np.array([i, 2.0]).view(np.recarray),

@@ -184,6 +184,7 @@ def test_the_same_attributes(make: Callable[[], Any], kwargs: Callable[[Any], di
 def heard(cls: Any, dataset: Any, kwargs: dict[str, Any], *, ask_length: bool) -> list[tuple[type[Warning], str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", message="This process .* is multi-threaded, use of fork")  # one per fork, from Python 3.12 on
         loader = cls(dataset, **kwargs)
         if ask_length:
             len(loader)
