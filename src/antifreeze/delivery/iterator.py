@@ -115,9 +115,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._claim = FixedClaim(workers, self._clock, self._ledger.costs) if auto is None and workers else None
         self._repair = self._make_repair()
         self._finalizer = self._finalizing(loader)
-        if self._num_workers:
-            self._ask_again(loader, source if seeded else None)
-        self._begin(resume, state, goes_on=parked is not None)
+        self._begin_first(loader, source if seeded else None, resume, state, goes_on=parked is not None)
 
     def _check_as_torch(self, loader: Any) -> None:
         if not self._num_workers and self._timeout != 0:
@@ -126,6 +124,15 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         if self._num_workers and loader.prefetch_factor is not None:
             range(loader.prefetch_factor * self._num_workers)  # what is no whole number is refused here, in torch's words
+
+    def _begin_first(self, loader: Any, put_back: SeedSource | None, resume: Any, state: torch.Tensor, goes_on: bool) -> None:
+        try:
+            if self._num_workers:
+                self._ask_again(loader, put_back)
+            self._begin(resume, state, goes_on)
+        except BaseException:
+            self._finalizer()  # nobody gets this iterator, and its traceback may keep it: workers and memory go now
+            raise
 
     def _ask_again(self, loader: Any, put_back: SeedSource | None) -> None:
         """torch's iterator with workers asks the sampler, and draws, a second time; what its workers have is the first shared seed."""
