@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from ward import Patient, running
 
 from antifreeze.doctor import command
@@ -22,6 +23,8 @@ from antifreeze.doctor.facts.proc import is_dead, read_status
 
 SRC = Path(__file__).parents[2] / "src"
 STUCK = Patient("lock_inherited_by_fork", readies=2)
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+named_workers = pytest.mark.skipif(TORCH < (2, 6), reason="torch before 2.6 does not name its workers: only stacks tell who is one")
 
 
 def doctor(*words: object) -> int:
@@ -88,6 +91,7 @@ def test_the_patient_is_left_as_it_was(stuck: tuple[int, int]) -> None:
     assert read_status(stuck[1]) == before
 
 
+@named_workers
 def test_without_py_spy_it_goes_on_and_names_the_extra(
     stuck: tuple[int, int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +109,7 @@ exit 1
 """
 
 
+@named_workers
 def test_where_tracing_is_refused_it_says_what_to_allow(
     stuck: tuple[int, int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -143,7 +148,7 @@ def test_not_a_python_process(sleeper: int, capsys: pytest.CaptureFixture[str]) 
 def test_another_users_process(stuck: tuple[int, int], more: list[str]) -> None:
     """Somebody else's training, with loader and workers: no half of a report, and no stack trace."""
     nobody, pid = pwd.getpwnam("nobody"), stuck[0]
-    words = f"import os, sys; sys.path.insert(0, {str(SRC)!r}); from antifreeze.doctor import command; import argparse; "
+    words = f"import os, sys; sys.path.insert(0, {str(SRC)!r}); from antifreeze.doctor import command; import argparse, locale; "
     words += f"os.setgroups([]); os.setgid({nobody.pw_gid}); os.setuid({nobody.pw_uid}); "
     words += "parser = argparse.ArgumentParser(); command.configure(parser); sys.exit(command.run(parser.parse_args(sys.argv[1:])))"
     done = subprocess.run([sys.executable, "-c", words, str(pid), *more], capture_output=True, text=True, timeout=60, check=False)

@@ -70,6 +70,7 @@ def reading(kind: str, target: str = "/data/x", call: str = "read", **more: obje
     return exam(loop_process(), worker)
 
 
+GOES_ROUND = sample(loading(0), call=Call("epoll_wait", descriptors=(9,), limit_s=0.1), asleep_s=0.05)
 DISEASES: list[tuple[str, Examination, int | None, str]] = [
     ("infinite-loop", exam(loop_process(), process(W0, LOOPING, feeder(301))), W0, "sample 40"),
     ("stopped", exam(loop_process(), process(W0, still(W0, loading(0), state="T"), feeder(301))), W0, "kill -CONT 101"),
@@ -289,7 +290,7 @@ DISEASES: list[tuple[str, Examination, int | None, str]] = [
     ),
     (
         "infinite-loop",
-        exam(loop_process(), stuck_worker(W0, 0, call=Call("epoll_wait", descriptors=(9,), limit_s=0.1), asleep_s=0.05)),
+        exam(loop_process(), process(W0, thread(W0, GOES_ROUND, replace(GOES_ROUND, switches=40)), feeder(W0 + 200))),
         W0,
         "has gone round",
     ),

@@ -13,13 +13,13 @@ from antifreeze.doctor.facts.calls import call_names, decode_call
 from antifreeze.doctor.facts.descriptors import filesystem_of, is_remote, kind_of, parse_mounts
 from antifreeze.doctor.facts.holders import locks_that_matter, parse_file_locks
 from antifreeze.doctor.facts.machine import frozen_by, parse_cpu_max, parse_oom_kills, place_cgroup
-from antifreeze.doctor.facts.model import FileLock
+from antifreeze.doctor.facts.model import Call, FileLock, ThreadSample
 from antifreeze.doctor.facts.native import follows_a_call, libraries_on_stack
 from antifreeze.doctor.facts.permission import has_capability, is_refusal, reason_and_remedy
-from antifreeze.doctor.facts.proc import parse_cores, parse_fair_memory, parse_mapping, parse_stat, parse_status
+from antifreeze.doctor.facts.proc import Mapping, parse_cores, parse_fair_memory, parse_mapping, parse_stat, parse_status
 from antifreeze.doctor.facts.sockets import address_text, parse_inet, parse_unix
-from antifreeze.doctor.facts.stacks import first_causes, parse_dump
-from antifreeze.doctor.facts.threads import exec_start_ms
+from antifreeze.doctor.facts.stacks import PythonThread, first_causes, parse_dump
+from antifreeze.doctor.facts.threads import SeenThread, exec_start_ms, whose
 from antifreeze.doctor.findings.sources import lock_taken_at, locks_held_at
 from antifreeze.doctor.findings.words import bytes_text, exit_text, listed, seconds_text
 from antifreeze.doctor.report.charts import nice_ticks
@@ -222,6 +222,28 @@ def test_capabilities() -> None:
 def test_when_a_thread_last_ran() -> None:
     assert exec_start_ms("python (1, #threads: 1)\n---\nse.exec_start   :   1187917.183972\n") == 1187917.183972
     assert exec_start_ms("") is None
+
+
+STACKS = [Mapping(start, start + 0x800, False, False, 0, "") for start in (0x1000, 0x2000, 0x3000)]
+
+
+@pytest.mark.parametrize(
+    ("pointers", "known", "expected"),
+    [
+        ({1: 0x7F00, 2: 0x1100, 3: 0x2100}, {}, [1, 2, 3]),
+        ({1: 0x7F00, 2: 0x1100, 3: None}, {}, [1, 2, 3]),  # the one that runs
+        ({1: 0x7F00, 2: None, 3: None}, {}, [1, None, None]),  # who is who nobody knows
+        ({1: 0x7F00, 2: 0x1100, 3: None, 4: None}, {}, [1, 2, None]),
+        ({1: 0x7F00, 2: 0x1100, 4: 0x3100}, {}, [1, 2, None]),  # its neighbour's stack is not its own
+        ({1: None, 2: None, 3: None}, {"one": 3, "two": 2}, [1, 3, 2]),  # from Python 3.11 on
+    ],
+)
+def test_whose_stack_it_is(pointers: dict[int, int | None], known: dict[str, int], expected: list[int | None]) -> None:
+    calls = {tid: None if pointer is None else Call("futex", stack_pointer=pointer) for tid, pointer in pointers.items()}
+    seen = {tid: SeenThread("python", "", ThreadSample("S", 0.0, call=call)) for tid, call in calls.items()}
+    names = {"MainThread": 0x9000, "one": 0x1700, "two": 0x2700}
+    stacks = tuple(PythonThread(known.get(name), pthread, name, (), False) for name, pthread in names.items())
+    assert whose(1, seen, stacks, STACKS) == expected
 
 
 def test_libraries_are_found_by_their_return_addresses() -> None:

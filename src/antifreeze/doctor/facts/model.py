@@ -96,12 +96,12 @@ class Thread:
         return self.last.cpu_s - self.first.cpu_s if self.first and self.last else 0.0
 
     def rested(self, window_s: float) -> bool:
-        """It slept for most of the window, up to now; where the kernel does not tell since when, it did not run once in it."""
+        """It did not run once in the window, or slept for most of it, up to now."""
         if self.first is None or self.last is None or self.last.state == "R":
             return False
-        if self.last.asleep_s is not None:
-            return self.last.asleep_s >= REST_SHARE * window_s
-        return self.first.switches == self.last.switches
+        if self.first.switches == self.last.switches and not self.cpu_used_s:
+            return True  # whatever clock says since when: those of two cores may be half a second apart
+        return self.last.asleep_s is not None and self.last.asleep_s >= REST_SHARE * window_s
 
     def cpu_share(self, window_s: float) -> float:
         return min(1.0, self.cpu_used_s / window_s) if window_s > 0 else 0.0

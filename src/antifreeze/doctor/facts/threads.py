@@ -9,11 +9,20 @@ from antifreeze.doctor.facts.calls import decode_call
 from antifreeze.doctor.facts.descriptors import Mounts, epoll_targets, filesystem_of, read_mounts
 from antifreeze.doctor.facts.model import Call, JournalEntry, ThreadSample
 from antifreeze.doctor.facts.native import libraries_on_stack
-from antifreeze.doctor.facts.proc import Mapping, read_mappings, read_memory, read_stat, read_status, read_text, read_uptime_s, thread_ids
+from antifreeze.doctor.facts.proc import (
+    Mapping,
+    find_mapping,
+    read_mappings,
+    read_memory,
+    read_stat,
+    read_status,
+    read_text,
+    read_uptime_s,
+    thread_ids,
+)
 from antifreeze.doctor.facts.stacks import PythonThread
 
 EXEC_START = re.compile(r"^se\.exec_start\s*:\s*([\d.]+)", re.MULTILINE)
-FARTHEST_STACK = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -89,18 +98,29 @@ def with_journal(seen: SeenThread, entry: JournalEntry | None) -> SeenThread:
 
 def with_stacks(pid: int, seen: dict[int, SeenThread], stacks: tuple[PythonThread, ...]) -> dict[int, SeenThread]:
     joined = dict(seen)
-    for stack in stacks:
-        tid = stack.tid if stack.tid in seen else _thread_of(pid, stack, seen)
+    unknown = any(stack.tid not in seen for stack in stacks)
+    for stack, tid in zip(stacks, whose(pid, seen, stacks, read_mappings(pid) if unknown else []), strict=True):
         if tid is not None:
             old = joined[tid]
             joined[tid] = replace(old, python_name=stack.name, sample=replace(old.sample, frames=stack.frames, owns_gil=stack.owns_gil))
     return joined
 
 
-def _thread_of(pid: int, stack: PythonThread, seen: dict[int, SeenThread]) -> int | None:
-    """Before Python 3.11 the interpreter does not know the kernel's thread number; its own is an address just above the thread's stack."""
+def whose(pid: int, seen: dict[int, SeenThread], stacks: tuple[PythonThread, ...], mappings: list[Mapping]) -> list[int | None]:
+    """Pure. The thread of each stack. Before Python 3.11 the interpreter does not know the kernel's number; its own is an address at the
+    top of the mapping that is the thread's stack. A thread that runs does not show its stack: one is told by being the only one left."""
+    tids = [stack.tid if stack.tid in seen else _thread_of(pid, stack, seen, mappings) for stack in stacks]
+    running = [tid for tid, each in seen.items() if tid not in tids and each.sample.call is None]
+    if tids.count(None) == 1 and len(running) == 1:
+        tids[tids.index(None)] = running[0]
+    return tids
+
+
+def _thread_of(pid: int, stack: PythonThread, seen: dict[int, SeenThread], mappings: list[Mapping]) -> int | None:
     if stack.name == "MainThread" or len(seen) == 1:
         return pid if pid in seen else None
-    distances = {tid: stack.pthread - each.sample.call.stack_pointer for tid, each in seen.items() if each.sample.call is not None}
-    near = {tid: distance for tid, distance in distances.items() if 0 < distance < FARTHEST_STACK}
-    return min(near, key=lambda tid: near[tid]) if near else None
+    place = find_mapping(mappings, stack.pthread)
+    if place is None:
+        return None
+    calls = {tid: each.sample.call for tid, each in seen.items()}
+    return next((tid for tid, call in calls.items() if call is not None and place.start <= call.stack_pointer < stack.pthread), None)

@@ -87,7 +87,13 @@ def is_worker(pid: int) -> bool:
         stat.name in (*WORKER_NAMES, NURSERY)
         or "--multiprocessing-fork" in command
         or any("multiprocessing.forkserver" in word for word in command)
+        or _may_be_nameless(pid, stat.parent, command)
     )
+
+
+def _may_be_nameless(pid: int, parent: int, command: tuple[str, ...]) -> bool:
+    """Before torch 2.6 a forked worker has its parent's name and command line; whoever has children is no worker."""
+    return bool(command) and command == read_command(parent) and pid not in parents().values()
 
 
 def find_orphans(inside: set[int]) -> list[int]:
