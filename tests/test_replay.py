@@ -7,12 +7,13 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from antifreeze import DataLoader, cli
 from antifreeze.errors import OptionError
@@ -58,6 +59,30 @@ def test_every_sample_is_run_again_whatever_it_does(listed: Path, capsys: pytest
     assert "it did not answer within 0.3 s" in said
     assert "it is None" in said
     assert said.endswith("0 of 5 samples load now, 5 still fail\n")
+
+
+def test_a_list_that_the_run_itself_adds_to_may_begin_with_it_and_is_left_out_by_the_next(tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl"
+    came = []
+    for known in (0, 2):
+        with DataLoader(Sick(), 4, sampler=[0, 1, 9, 2], on_bad_sample="skip", bad_samples_file=file, quarantine=file) as loader:
+            came.append([index for batch in loader for index in batch.tolist()])
+            assert len(loader.report().bad_samples) == 2 - known
+            assert ("2 listed samples of an earlier run" in str(loader.report())) is bool(known)
+    assert came == [[0, 2], [0, 2]]
+    assert len(file.read_text().splitlines()) == 2
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+def test_a_list_is_no_use_for_an_iterable_data_set_and_that_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text('{"index": "1"}\n')
+    with pytest.warns(UserWarning, match="Stream is an iterable data set"), DataLoader(Stream(), quarantine=file) as loader:
+        assert [int(batch) for batch in loader] == [0, 1, 2]
 
 
 def test_one_line_in_this_process(listed: Path, capsys: pytest.CaptureFixture[str]) -> None:

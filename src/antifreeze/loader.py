@@ -142,6 +142,13 @@ class DataLoader(TorchDataLoader[_T_co]):
         self.options = Options.checked(**chosen.fill(own_arguments, OWN_DEFAULTS))
         if self.options.workers is WorkerKind.THREAD:
             _check_threads(dataset, multiprocessing_context)
+        if self.options.quarantined and isinstance(dataset, IterableDataset):
+            warnings.warn(
+                f"quarantine: {type(dataset).__name__} is an iterable data set, of which no sample can be left out by its index; "
+                'all of it is loaded, and on_bad_sample="skip" leaves out what turns out bad',
+                stacklevel=2,
+            )
+            self.options = replace(self.options, quarantined=frozenset())
         self._why_kind = ""
         self._usage: Usage | None = None
         self._prefetch_asked = prefetch_factor is not None
@@ -259,7 +266,8 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def _reporter(self, dataset: Any = None) -> Callable[[], Report]:
         """Makes the report, and holds nothing of the loader that would keep it alive (but `dataset`, where it is given)."""
-        return partial(Report.of, self._ledger, self.num_workers, rank_cores(), persistent=self.persistent_workers, dataset=dataset)
+        more = {"persistent": self.persistent_workers, "dataset": dataset, "quarantined": len(self.options.quarantined)}
+        return partial(Report.of, self._ledger, self.num_workers, rank_cores(), **more)
 
     def __repr__(self) -> str:
         workers = f"{self.num_workers} workers" if self.num_workers else "no workers"

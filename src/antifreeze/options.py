@@ -120,7 +120,7 @@ class Options:
             lost_stream=_one_of("lost_stream", lost_stream, StreamChoice),
             story_file=_path("story_file", story_file),
             bad_samples_file=_path("bad_samples_file", bad_samples_file),
-            quarantined=frozenset() if quarantine is None else read_quarantine(_path("quarantine", quarantine) or ""),
+            quarantined=_quarantined(_path("quarantine", quarantine), _path("bad_samples_file", bad_samples_file)),
         )
 
     @property
@@ -200,6 +200,13 @@ def _path(name: str, value: Any) -> str | None:
     if value is None or isinstance(value, (str, os.PathLike)):
         return None if value is None else os.fspath(value)
     raise OptionError(f"{name}={value!r}: expected a path, or None")
+
+
+def _quarantined(path: str | None, grows_in: str | None) -> frozenset[str]:
+    """A list that this very run adds to may begin with it."""
+    if path is None or (path == grows_in and not os.path.exists(path)):
+        return frozenset()
+    return read_quarantine(path)
 
 
 def read_quarantine(path: str) -> frozenset[str]:

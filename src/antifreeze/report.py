@@ -61,12 +61,14 @@ class Report:
     decided: tuple[str, ...]
     bad_samples: tuple[BadSampleRecord, ...]
     raised: tuple[BadSampleRecord, ...]
+    quarantined: int
     story: tuple[str, ...]
     verdict: str
 
     @classmethod
-    def of(cls, ledger: Ledger, workers: int, cores: int, *, persistent: bool = False, dataset: Any = None) -> Report:
-        """`cores`: how many this rank may use; `dataset` is looked at where workers have grown, for what makes them grow."""
+    def of(cls, ledger: Ledger, workers: int, cores: int, *, persistent: bool = False, dataset: Any = None, quarantined: int = 0) -> Report:
+        """`cores`: how many this rank may use; `dataset` is looked at where workers have grown, for what makes them grow; `quarantined`:
+        how many samples the list has that are left out."""
         timing, costs = ledger.timing, ledger.costs
         if ledger.decided:
             workers = ledger.decided[-1].workers
@@ -105,6 +107,7 @@ class Report:
             decided=tuple(map(str, ledger.decided)),
             bad_samples=tuple(ledger.bad_samples),
             raised=tuple(ledger.raised),
+            quarantined=quarantined,
             story=tuple(map(str, ledger.story.lines())),
             verdict=verdict(counted),
         )
@@ -152,6 +155,8 @@ class Report:
             rows += [("", str(bad)) for bad in records[:_SHOWN_BAD]]
             if len(records) > _SHOWN_BAD:
                 rows.append(("", f"… and {len(records) - _SHOWN_BAD} more in {where}"))
+        if self.quarantined:
+            rows.append(("quarantine", f"{_several(self.quarantined, 'listed sample')} of an earlier run not loaded"))
         if self.decided:
             before = f" ({len(self.decided) - 1} before that in .decided)" if len(self.decided) > 1 else ""
             rows.append(("auto", f"{self.decided[-1]}{before}"))

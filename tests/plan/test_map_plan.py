@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from antifreeze.errors import StateMismatch
+from antifreeze.errors import OptionError, StateMismatch
 from antifreeze.plan.map_plan import MapPlan, MapPosition, PlannedBatch, Quarantine
 
 calm = settings(deadline=None, derandomize=True, database=None, max_examples=60, suppress_health_check=list(HealthCheck))
@@ -305,6 +305,11 @@ def test_under_ddp_a_listed_sample_gives_way_to_another_one_always_the_same() ->
     assert first == second
     assert [first[at] for at in (0, 2, 4)] == [0, 2, 4]
     assert {first[1], first[3]} <= {0, 2, 4}
+
+
+def test_where_all_samples_are_listed_nothing_can_take_their_place() -> None:
+    with pytest.raises(OptionError, match="all 2 samples"):
+        list(Quarantine(frozenset({"0", "1"}), samples=2).filter([0]))
 
 
 def test_a_plan_with_a_quarantine_resumes_after_what_it_delivered() -> None:

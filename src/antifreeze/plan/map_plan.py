@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import BatchSampler
 
-from antifreeze.errors import StateMismatch
+from antifreeze.errors import OptionError, StateMismatch
 from antifreeze.naming import shown
 from antifreeze.plan.given import taken
 from antifreeze.plan.order import ArrayOrder, Drawn, order_of
@@ -78,7 +78,13 @@ class Quarantine:
     def _other(self, index: Any) -> int:
         assert self.samples is not None
         first = zlib.crc32(shown(index).encode())
-        return next((first + step) % self.samples for step in range(self.samples) if repr((first + step) % self.samples) not in self.listed)
+        others = ((first + step) % self.samples for step in range(self.samples))
+        other = next((other for other in others if repr(other) not in self.listed), None)
+        if other is None:
+            raise OptionError(
+                f"quarantine: all {self.samples:,} samples of the data set are listed, so that no other can take the place of one"
+            )
+        return other
 
 
 class MapPlan:
