@@ -33,6 +33,7 @@ class Story:
 
     def __init__(self, most: int = 200) -> None:
         self._lines: deque[StoryLine] = deque(maxlen=most)
+        self.began_s: float | None = None  # by whose clock it is told: that of the first pool, whatever pools follow
 
     def tell(self, at_s: float, what: Happening, text: str) -> None:
         self._lines.append(StoryLine(at_s, what, text))

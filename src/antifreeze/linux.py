@@ -27,6 +27,7 @@ __all__ = [
     "fcntl",
     "give_free_memory_back",
     "interrupt_soon",
+    "keep_standard_descriptors",
     "libc",
     "missing",
     "on_fork",
@@ -83,6 +84,20 @@ def interrupt_soon(after_s: float = 0.01) -> None:
     except AttributeError:
         pass
     signal.raise_signal(signal.SIGINT)
+
+
+def keep_standard_descriptors() -> None:
+    """A process whose stdin, stdout or stderr is closed (a daemon's) has /dev/null there from now on: otherwise the next thing opened
+    takes that number, a batch's memory say, and whatever anybody prints is written into it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened == number:
+                os.set_inheritable(number, True)
+            else:  # another thread was quicker
+                os.close(opened)
 
 
 def missing() -> str:

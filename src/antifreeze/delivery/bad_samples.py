@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
 from antifreeze.errors import OptionError, TooManyBadSamples, add_note
 from antifreeze.naming import shown
 from antifreeze.options import OnBadSample, Options
+from antifreeze.saying import say
 from antifreeze.supervisor.sample_path import path_of
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.seeding import mix
@@ -139,8 +139,7 @@ class BadSampleDesk:
                 self._dataset_saved = True
                 save_dataset(self._dataset, path)
         except OSError as why:  # it is no reason to end the training, and hides no error
-            text = f"bad_samples_file={path!r} cannot be written: {why.strerror}; it lacks {record.failure.describe()}"
-            print(f"antifreeze: {text}", file=sys.stderr, flush=True)
+            say(f"bad_samples_file={path!r} cannot be written: {why.strerror}; it lacks {record.failure.describe()}")
 
     def check_limit(self, epoch: int, samples: int | None) -> None:
         limit = self._options.max_bad_samples

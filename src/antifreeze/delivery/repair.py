@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from antifreeze.delivery.bad_samples import BadSampleDesk, failure_of, replacement
@@ -18,6 +17,7 @@ from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.position import length_of
 from antifreeze.errors import LoadingError, add_note
 from antifreeze.options import OnBadSample, Options
+from antifreeze.saying import say
 from antifreeze.supervisor.tasks import Batch, Phase
 from antifreeze.supervisor.work import Content
 from antifreeze.worker.seeding import sample_seed
@@ -117,7 +117,7 @@ class Repair:
                 self._desk.note_raised(failure, failure.index, epoch=epoch, batch=number, seed=seed)
                 raise failure.to_exception()
             if failure.ends_stream:
-                print(f"antifreeze: {failure.describe()}", file=sys.stderr, flush=True)
+                say(failure.describe())
 
     def _drawn_of_streams(self) -> int:
         streams = self._flights.cursor.streams

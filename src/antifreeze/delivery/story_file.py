@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 from antifreeze.events import Story
+from antifreeze.saying import say
 
 
 def write_story(path: str, error: BaseException, story: Story) -> None:
@@ -19,4 +19,4 @@ def write_story(path: str, error: BaseException, story: Story) -> None:
         with open(path, "a", encoding="utf-8", errors="replace") as file:
             file.write(text)
     except OSError as why:
-        print(f"antifreeze: story_file={path!r} cannot be written: {why.strerror}", file=sys.stderr, flush=True)
+        say(f"story_file={path!r} cannot be written: {why.strerror}")

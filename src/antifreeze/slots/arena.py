@@ -19,7 +19,7 @@ import mmap
 import os
 import weakref
 
-from antifreeze.linux import libc, resource
+from antifreeze.linux import keep_standard_descriptors, libc, resource
 
 SLOT_STRIDE = 1 << 36
 _ARENA_BYTES = 1 << 52
@@ -54,6 +54,7 @@ class Arena:
 
     @classmethod
     def create(cls) -> Arena:
+        keep_standard_descriptors()
         descriptor = os.memfd_create("antifreeze-arena")
         soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         os.ftruncate(descriptor, _ARENA_BYTES if soft == resource.RLIM_INFINITY else min(_ARENA_BYTES, soft))

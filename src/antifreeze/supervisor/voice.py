@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 from antifreeze import spans
 from antifreeze.events import Happening, Story
+from antifreeze.saying import say
 
 
 class Voice:
     def __init__(self, story: Story) -> None:
         self.story = story
-        self._began_s = time.monotonic()
+        if story.began_s is None:
+            story.began_s = time.monotonic()
+        self._began_s = story.began_s
 
     def tell(self, what: Happening, text: str) -> None:
         if spans.active is not None:
@@ -23,4 +25,4 @@ class Voice:
     def say(self, what: Happening, text: str) -> None:
         """Also on stderr."""
         self.tell(what, text)
-        print(f"antifreeze: {text}", file=sys.stderr, flush=True)
+        say(text)

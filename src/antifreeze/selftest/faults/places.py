@@ -16,7 +16,8 @@ from typing import Any
 import torch
 import torch.distributed
 
-from antifreeze.selftest.fault import BATCH, Expectation, Outcome, fault
+from antifreeze.selftest.fault import BATCH, SAMPLES, Expectation, Outcome, fault
+from antifreeze.selftest.faults.hangs import Slow
 from antifreeze.selftest.faults.iterables import Stream
 from antifreeze.selftest.trial import Numbers, Trial, row
 
@@ -270,3 +271,21 @@ def alone(trial: Trial) -> None:
 )
 def rank_skips(trial: Trial) -> None:
     two_ranks(trial, Torn(trial.folder, 16), 4)
+
+
+@fault(
+    "without-stderr",
+    "stderr is closed (a daemon's), and a stall is reported: what is printed is no part of a batch",
+    "F8, issue 3 Deadlines",
+    options={"stall_report_s": 0.2},
+)
+def without_stderr(trial: Trial) -> None:
+    kept = os.dup(2)
+    os.close(2)
+    try:
+        trial.plan(range(SAMPLES))
+        for batch in list(trial.loader(Slow(trial.folder, 1.0, 0.0))):
+            trial.got(batch)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
