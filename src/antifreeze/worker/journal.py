@@ -13,6 +13,7 @@ import mmap
 import os
 from dataclasses import dataclass
 from enum import IntEnum
+from struct import Struct
 from typing import Any
 
 from antifreeze.naming import shown
@@ -57,6 +58,12 @@ class Word(IntEnum):
     PEAK_KIB = 10  # the largest resident memory so far, shared pages included
     LISTED = 11  # how many indices of the task are in the list; then ROW tells which one it is
     FIRST_ROW = 12  # of the task
+
+
+_STAGE, _SINCE_NS, _LISTED = int(Word.STAGE), int(Word.SINCE_NS), int(Word.LISTED)
+"""Written for every task: a member of an enum costs as much to find as its word to write."""
+_TASK, _LIST = Struct("3q"), Struct("2q")
+_TASK_AT, _LIST_AT = 8 * Word.TASK, 8 * Word.LISTED
 
 
 @dataclass(frozen=True)
@@ -114,23 +121,22 @@ class JournalRow:
 
     def __init__(self, words: Any) -> None:
         self.words = words
+        self._bytes = memoryview(words).cast("B")
         self.lists = False  # the indices of the task at hand
 
     def begin(self, task: int, batch: int, now_ns: int, first_row: int = 0, indices: bytes = b"") -> None:
         """`indices`: of the task's samples, int64; listed once, so that a sample is noted by its row alone."""
         words, count = self.words, len(indices) // 8
-        words[Word.LISTED] = 0
-        words[Word.TASK] = task
-        words[Word.BATCH] = batch
-        words[Word.SINCE_NS] = now_ns
-        words[Word.ROW] = words[Word.FIRST_ROW] = first_row
+        words[_LISTED] = 0
+        _TASK.pack_into(words, _TASK_AT, task, batch, first_row)
+        words[_SINCE_NS] = now_ns
         self.lists = 0 < count <= _LISTED_MOST
         if self.lists:
-            words[_LIST_FROM : _LIST_FROM + count] = memoryview(indices).cast("q")
-            words[Word.LISTED] = count
+            self._bytes[_LIST_FROM * 8 : (_LIST_FROM + count) * 8] = indices
+        _LIST.pack_into(words, _LIST_AT, count if self.lists else 0, first_row)
 
     def stage(self, stage: Stage) -> None:
-        self.words[Word.STAGE] = stage
+        self.words[_STAGE] = stage
 
     def note_peak(self, kibibytes: int) -> None:
         self.words[Word.PEAK_KIB] = kibibytes
@@ -173,7 +179,8 @@ class UnreadRow(JournalRow):
     """The row of whoever loads in the user's own process: nobody but its writer could look at it."""
 
     def __init__(self) -> None:
-        super().__init__([0] * _LIST_FROM)
+        self.words = [0] * _LIST_FROM
+        self.lists = False
 
     def begin(self, task: int, batch: int, now_ns: int, first_row: int = 0, indices: bytes = b"") -> None:
         pass
