@@ -38,7 +38,7 @@ class Bench:
     def __init__(self, make: Callable[[int], Any], *, forgive: bool = False, collate: Any = default_collate) -> None:
         self.arena = Arena.create()
         config = FetchConfig(collate, auto_collation=True, drop_last=False, forgive=forgive, worker=0)
-        self.journal = journal = JournalRow([0] * ROW_WORDS)
+        self.journal = journal = JournalRow(memoryview(bytearray(8 * ROW_WORDS)).cast("q"))
         maker = SampleMaker(config, SlotWriter(self.arena, None, "a test"), journal)
         self.fetcher = MapFetcher(Made(make), config, maker, SampleSeeds(1, 0), journal)
         self.tasks = 0

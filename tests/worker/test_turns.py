@@ -61,7 +61,7 @@ def _turns() -> tuple[Turns, Numbers]:
 
 
 def _turn(turns: Turns) -> Turn:
-    return Turn(turns, JournalRow([0] * ROW_WORDS))
+    return Turn(turns, JournalRow(memoryview(bytearray(8 * ROW_WORDS)).cast("q")))
 
 
 def _takes(turns: Turns, turn: Turn, numbers: Numbers, seen: list[int]) -> threading.Thread:

@@ -121,7 +121,6 @@ class JournalRow:
 
     def __init__(self, words: Any) -> None:
         self.words = words
-        self._bytes = memoryview(words).cast("B")
         self.lists = False  # the indices of the task at hand
 
     def begin(self, task: int, batch: int, now_ns: int, first_row: int = 0, indices: bytes = b"") -> None:
@@ -132,7 +131,7 @@ class JournalRow:
         words[_SINCE_NS] = now_ns
         self.lists = 0 < count <= _LISTED_MOST
         if self.lists:
-            self._bytes[_LIST_FROM * 8 : (_LIST_FROM + count) * 8] = indices
+            words[_LIST_FROM : _LIST_FROM + count] = memoryview(indices).cast("q")
         _LIST.pack_into(words, _LIST_AT, count if self.lists else 0, first_row)
 
     def stage(self, stage: Stage) -> None:
@@ -179,8 +178,7 @@ class UnreadRow(JournalRow):
     """The row of whoever loads in the user's own process: nobody but its writer could look at it."""
 
     def __init__(self) -> None:
-        self.words = [0] * _LIST_FROM
-        self.lists = False
+        super().__init__([0] * _LIST_FROM)
 
     def begin(self, task: int, batch: int, now_ns: int, first_row: int = 0, indices: bytes = b"") -> None:
         pass
