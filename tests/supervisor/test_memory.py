@@ -45,7 +45,7 @@ class Leaks(Dataset[Any]):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_leak_is_seen_and_a_death_says_the_memory_and_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_S", 0.0)
-    monkeypatch.setattr(module, "SECOND_S", 0.0)
+    monkeypatch.setattr(module, "FIRST_ROUND_S", 0.0)
     monkeypatch.setattr(module, "EVERY_S", 0.0)
     monkeypatch.setattr(module, "_SHARE_OF_TIME", 0)
     loader = DataLoader(Leaks(), 5, num_workers=1, on_bad_sample="skip", multiprocessing_context="fork")
@@ -79,7 +79,7 @@ def test_a_worker_that_was_replaced_begins_anew(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, "memory_of", lambda pid: Memory(size := next(sizes), size))
     watch = MemoryWatch()
     for pid, samples in [(1, 0), (1, 1000), (2, 0), (2, 500)]:
-        watch.look([(0, pid, samples)])
+        watch.look([(0, pid)], {0: samples}.__getitem__)
     assert watch.most_grown is not None
     assert (watch.most_grown.pid, watch.most_grown.grown_bytes, watch.most_grown.per_1000_samples()) == (1, 20 * MB, 20 * MB)
     assert watch.workers[0].grown_bytes == MB
@@ -91,17 +91,20 @@ def test_looks_are_rare() -> None:
     began_s = module.time.monotonic()
     assert not watch.due(began_s)
     assert watch.due(began_s + module.FIRST_S)
-    watch.look([])
+    watch.look([(0, os.getpid())], lambda _: 0)
     assert not watch.due(module.time.monotonic())
 
 
-def test_the_first_look_is_at_one_worker() -> None:
+def test_one_worker_at_a_time_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop waits for a look: with 64 workers, all of them at once took a tenth of a second."""
+    looked: list[int] = []
+    monkeypatch.setattr(module, "memory_of", lambda pid: looked.append(pid) or Memory(MB, MB))
+    monkeypatch.setattr(module, "busy_threads", lambda pid: 1)
     watch = MemoryWatch()
-    both = [(number, os.getpid(), 0) for number in range(2)]
-    watch.look(both)
-    assert list(watch.workers) == [0]
-    watch.look(both)
-    assert list(watch.workers) == [0, 1]
+    for workers in ([1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 4, 3], [1, 4, 3], [1, 4, 3]):
+        watch.look(list(enumerate(workers)), lambda _: 0)
+    assert looked == [1, 2, 3, 1, 4, 3, 1]
+    assert sorted(grown.pid for grown in watch.workers.values()) == [1, 3, 4]
 
 
 class Holds:

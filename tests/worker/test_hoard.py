@@ -121,7 +121,7 @@ class Leaks(torch.utils.data.Dataset[int]):
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are torch's elsewhere")
 def test_the_report_names_what_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "FIRST_S", 0.05)
-    monkeypatch.setattr(memory, "SECOND_S", 0.4)
+    monkeypatch.setattr(memory, "FIRST_ROUND_S", 0.4)
     monkeypatch.setattr(memory, "_SHARE_OF_TIME", 1)
     monkeypatch.setattr(memory, "EVERY_S", 0.2)
     with DataLoader(Leaks(), batch_size=2, num_workers=1) as loader:

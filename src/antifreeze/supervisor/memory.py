@@ -1,23 +1,22 @@
 """How much memory each worker has of its own, looked at from time to time: what grows by copy-on-write, or leaks.
 
-1. A look costs a read of /proc/PID/smaps_rollup per worker, which takes longer the larger the process (some 10 ms for each GB); looks
-   are so far apart that they take less than a five-hundredth of the time, and at least EVERY_S. The very first one, when little was
-   copied yet, is at one worker only, and FIRST_S after the first batch, which would otherwise wait for it.
+1. A look is at one worker, in turns: it costs a read of /proc/PID/smaps_rollup, which takes longer the larger the process (some 10 ms for
+   each GB), and the loop waits for it. Looks are so far apart that they take less than a five-hundredth of the time, and that each
+   worker's turn comes every EVERY_S; those who were not looked at yet come sooner. The very first is FIRST_S after the first batch.
 2. What counts is memory that is not the slots': anonymous pages, those shared with other processes by their share (PSS).
 3. Growth is told per worker from its first look to its last; a worker that was replaced begins anew.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from antifreeze.supervisor.observe import busy_threads, memory_of
+from antifreeze.supervisor.observe import Memory, busy_threads, memory_of
 
 FIRST_S = 0.25
-SECOND_S = 1.0
+FIRST_ROUND_S = 1.0
 EVERY_S = 10.0
 _SHARE_OF_TIME = 500
 
@@ -51,6 +50,7 @@ class MemoryWatch:
         self.most_grown: Grown | None = None
         self.hoards = ""  # what a worker says its data set keeps ever more of
         self._next_s: float | None = None
+        self._turns: dict[int, int] = {}  # by pid: in which order they were looked at last
         self._looks = 0
 
     def __repr__(self) -> str:
@@ -61,23 +61,27 @@ class MemoryWatch:
             self._next_s = now_s + FIRST_S
         return now_s >= self._next_s
 
-    def look(self, workers: Iterable[tuple[int, int, int]]) -> None:
-        """(number, pid, samples so far) of each that lives."""
+    def look(self, workers: Sequence[tuple[int, int]], samples_of: Callable[[int], int]) -> None:
+        """At the one of these (number, pid) whose turn it is."""
         began_s = time.thread_time()
-        for number, pid, samples in itertools.islice(workers, None if self._looks else 1):
-            memory = memory_of(pid)
-            if memory is None:
-                continue
-            seen = self.workers.get(number)
-            if seen is None or seen.pid != pid:
-                seen = self.workers[number] = Grown(pid, memory.own_bytes, samples)
-            seen.bytes, seen.samples, seen.pss_bytes = memory.own_bytes, samples, memory.pss_bytes
-            seen.busy_threads = busy_threads(pid)
-            if self.most_grown is None or seen.grown_bytes >= self.most_grown.grown_bytes:
-                self.most_grown = seen
+        number, pid = min(workers, key=lambda worker: self._turns.get(worker[1], -1))
+        self._turns = {pid: self._turns[pid] for _, pid in workers if pid in self._turns}
+        self._turns[pid] = self._looks
         self._looks += 1
-        pause_s = max(SECOND_S if self._looks == 1 else EVERY_S, (time.thread_time() - began_s) * _SHARE_OF_TIME)
-        self._next_s = time.monotonic() + pause_s
+        memory = memory_of(pid)
+        if memory is not None:
+            self._note(number, pid, memory, samples_of(number))
+        round_s = FIRST_ROUND_S if len(self._turns) < len(workers) else EVERY_S
+        self._next_s = time.monotonic() + max(round_s / len(workers), (time.thread_time() - began_s) * _SHARE_OF_TIME)
+
+    def _note(self, number: int, pid: int, memory: Memory, samples: int) -> None:
+        seen = self.workers.get(number)
+        if seen is None or seen.pid != pid:
+            seen = self.workers[number] = Grown(pid, memory.own_bytes, samples)
+        seen.bytes, seen.samples, seen.pss_bytes = memory.own_bytes, samples, memory.pss_bytes
+        seen.busy_threads = busy_threads(pid)
+        if self.most_grown is None or seen.grown_bytes >= self.most_grown.grown_bytes:
+            self.most_grown = seen
 
     def last_bytes(self, number: int, pid: int) -> int | None:
         """What a worker had at the latest look; it may be dead by now."""

@@ -62,12 +62,16 @@ def tasks_per_batch(rows: int, workers: int, sample_ns: int | None, splittable: 
 def batches_in_flight(workers: int, tasks: int, asked: int | None, batch_bytes: int | None = None) -> int:
     """How many batches are loaded ahead of the loop: enough that every worker has one task and another waiting; and one more
     against uneven samples, unless that would cost much memory. (Among many workers one is always late, and torch would have
-    twice as many batches in flight as there are workers.)"""
+    twice as many batches in flight as there are workers.) Where batches are small, each of many workers has two waiting: with one, a
+    late worker holds up the batch that is next, and meanwhile the others run out of tasks."""
     if asked is not None:
         return asked
     if tasks == 1:
         return workers + max(2, workers // 2)
     more = workers >= MANY_WORKERS or (batch_bytes is not None and batch_bytes < LARGE_BATCH_BYTES)
+    two_waiting = -(-3 * workers // tasks) + 1
+    if workers > MANY_TO_HEAR and batch_bytes is not None and two_waiting * batch_bytes <= AHEAD_BYTES:
+        return two_waiting
     return max(2, -(-2 * workers // tasks)) + more
 
 

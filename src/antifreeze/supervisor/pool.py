@@ -149,11 +149,11 @@ class Pool:
         """From time to time; whether it was time."""
         if self._turns is not None or not self.costs.memory.due(time.monotonic()):
             return False  # threads have no memory of their own
-        workers = [(number, worker) for number, worker in enumerate(self.crew.workers) if worker is not None and worker.ready]
+        workers = [(number, worker.pid) for number, worker in enumerate(self.crew.workers) if worker is not None and worker.ready]
         if not workers:
             return False  # one that imports torch right now does not grow by its samples
         self._replacing.oom.look()
-        self.costs.memory.look((number, worker.pid, self.crew.journal.row(number).read().samples) for number, worker in workers)
+        self.costs.memory.look(workers, lambda number: self.crew.journal.row(number).read().samples)
         return True
 
     def close(self) -> None:
