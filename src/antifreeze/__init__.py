@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antifreeze.checks.checked import check
-    from antifreeze.delivery.traps import AntifreezeWarning
     from antifreeze.errors import (
         AntifreezeError,
+        AntifreezeWarning,
         BadSample,
         BatchNotPicklable,
         BatchTooLarge,
@@ -73,7 +73,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AntifreezeWarning": "antifreeze.delivery.traps",
     "DataLoader": "antifreeze.loader",
     "Report": "antifreeze.report",
     "check": "antifreeze.checks.checked",

@@ -17,6 +17,8 @@ AntifreezeError
     ├── UnevenRanks                      ranks of one process group have different numbers of batches
     ├── WorkerStartFailed                a worker could not be started
     └── LoaderGaveUp                     workers died faster than the restart budget allows
+
+AntifreezeWarning        (UserWarning)   something that runs, and is probably not what was meant
 """
 
 from __future__ import annotations
@@ -87,6 +89,10 @@ class WorkerStartFailed(LoadingError):
 
 
 class LoaderGaveUp(LoadingError):
+    pass
+
+
+class AntifreezeWarning(UserWarning):
     pass
 
 

@@ -67,6 +67,22 @@ class OldProtocol:
         return 3 - index
 
 
+class Reserved:
+    """Fails, where others have no such attribute."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.source[index]
+
+
 class Doubling:
     def __call__(self, samples: list[Any]) -> Any:
         return default_collate([(x * 2, y) for x, y in samples])
@@ -130,6 +146,7 @@ DATA_SETS = [
     Case("IterDataPipe, shuffled", lambda: IterableWrapper(range(11)).shuffle().sharding_filter(), lambda _: {"batch_size": 2}, epochs=2),
     Case("IterDataPipe, shuffle=True", lambda: IterableWrapper(range(11)).shuffle(), lambda _: {"shuffle": True}, epochs=2),
     Case("IterDataPipe, shuffle=False", lambda: IterableWrapper(range(11)).shuffle(), lambda _: {"shuffle": False}),
+    Case("no attribute but its own", lambda: Reserved(Squares()), lambda _: {"batch_size": None}),
     Case("MapDataPipe", lambda: SequenceWrapper(range(9)).map(float), lambda _: {"batch_size": 2, "shuffle": True}),
 ]
 

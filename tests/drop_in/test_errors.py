@@ -172,6 +172,10 @@ class Short(Dataset):  # type: ignore[type-arg]
         return list(range(5))[index]
 
 
+class Shapeless:
+    dtype = shape = None
+
+
 class NoItems(Dataset):  # type: ignore[type-arg]
     def __len__(self) -> int:
         return 3
@@ -191,10 +195,13 @@ PLACES = [
     Case("a missing key", lambda: {0: 1, 1: 2, 3: 4}, lambda _: {"batch_size": 2}),
     Case("no __getitem__", NoItems, lambda _: {"batch_size": 2}),
     Case("ragged", lambda: Samples(5, lambda i: torch.ones(3 if i == 3 else 2)), lambda _: {"batch_size": 2}),
+    Case("nested tensors", lambda: Samples(4, lambda i: torch.nested.nested_tensor([torch.ones(1 + i)])), lambda _: {"batch_size": 2}),
+    Case("samples of no shape", lambda: Samples(4, lambda i: Shapeless()), lambda _: {"batch_size": 2}),
     Case("collate that takes nothing", Squares, lambda _: {"batch_size": 5, "collate_fn": lambda: None}),
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
 @pytest.mark.parametrize("num_workers", [0, 2])
 @rows(PLACES)
 def test_the_place_of_the_failure(case: Case, num_workers: int) -> None:

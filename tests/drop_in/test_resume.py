@@ -336,6 +336,44 @@ def test_a_stream_without_a_state_begins_at_its_beginning_beside_one_with(num_wo
     assert [batch.tolist() for batch in loader] == rest
 
 
+class Mute(Count):
+    """Has a state, and does not give it; torch never asks for it."""
+
+    def state_dict(self) -> Any:
+        raise RuntimeError("not now")
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError("nobody has a state of this")
+
+
+class Unpicklable(Mute):
+    def state_dict(self) -> Any:
+        return {"where": lambda: 0}
+
+
+@ours_only
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("kind", [Mute, Unpicklable])
+@pytest.mark.filterwarnings("ignore:antifreeze. stream 0 has no state")
+def test_a_stream_whose_state_cannot_be_had_is_loaded_all_the_same_and_drawn_again(kind: type[Mute], num_workers: int) -> None:
+    whole = drain(Ours(Count(), batch_size=4))
+    loader = Ours(kind(), batch_size=4, num_workers=num_workers)
+    batches = iter(loader)
+    assert_same(next(batches), whole[0])
+    state = loader.state_dict()
+    assert_same(list(batches), whole[1:])
+    again = Ours(kind(), batch_size=4, num_workers=num_workers)
+    again.load_state_dict(state)
+    assert_same(drain(again), whole[1:])
+
+
+@ours_only
+def test_why_a_stream_has_no_state_is_said_once() -> None:
+    with pytest.warns(UserWarning, match=r"stream 0 has no state, as state_dict\(\) of Mute failed.*RuntimeError: not now") as said:
+        drain(Ours(Mute(), batch_size=4))
+    assert len(said) == 1
+
+
 @ours_only
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_state_taken_before_the_first_batch(num_workers: int) -> None:

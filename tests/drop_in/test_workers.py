@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import multiprocessing
 import os
@@ -241,6 +242,33 @@ def test_what_never_ends_can_be_left(num_workers: int) -> None:
     assert_same(list(itertools.islice(stream, 5 * steps))[::steps], expected)
     sampled = Ours(range(10**9), batch_size=2, sampler=itertools.count(), num_workers=num_workers)
     assert_same(list(itertools.islice(sampled, 5)), expected)
+
+
+class Tidy(IterableDataset):  # type: ignore[type-arg]
+    """Cleans up behind itself, in the worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __iter__(self) -> Iterator[int]:
+        try:
+            yield from range(1000)
+        finally:
+            (self.folder / str(time.monotonic_ns())).touch()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_stream_that_is_left_early_may_clean_up_in_its_worker(persistent: bool, tmp_path: Path) -> None:
+    for cls in (Ours, Torchs):
+        loader = cls(Tidy(tmp_path), batch_size=2, num_workers=1, persistent_workers=persistent)
+        for _ in range(2):
+            for _batch in loader:
+                break
+        del loader
+        gc.collect()
+        assert len(list(tmp_path.iterdir())) == 2, cls
+        for file in tmp_path.iterdir():
+            file.unlink()
 
 
 class Nest(Dataset):  # type: ignore[type-arg]

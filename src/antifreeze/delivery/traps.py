@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
+from antifreeze.errors import AntifreezeWarning
 from antifreeze.torch_private import is_datapipe
 
 _HANDLES = (io.IOBase, zipfile.ZipFile, tarfile.TarFile, socket.socket)
@@ -44,10 +45,6 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.
 _LEAVES = (str, bytes, int, float, bool, type(None), torch.Tensor, np.ndarray)
 _DEPTH = 4
 _WIDTH = 64
-
-
-class AntifreezeWarning(UserWarning):
-    """Something that runs, and is probably not what was meant."""
 
 
 class Traps:

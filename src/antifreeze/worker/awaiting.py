@@ -34,6 +34,7 @@ from antifreeze.worker.making import SampleMaker, none_error
 from antifreeze.worker.seeding import WARM_UP, Seeds, glance_at, global_generators
 from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Outcome, Task
 from antifreeze.worker.turns import exclusively
+from antifreeze.worker.ways import getitems_of
 
 CANCEL_S = 1.0
 _LONG_WAIT_S, _MOST_FOR_SELECT = 0.1, 1024
@@ -55,7 +56,7 @@ def awaits(dataset: Any) -> bool:
 
 
 def gives_many_async(dataset: Any) -> bool:
-    return inspect.iscoroutinefunction(getattr(dataset, "__getitems__", None))
+    return inspect.iscoroutinefunction(getitems_of(dataset))
 
 
 def map_fetcher_for(dataset: Any) -> type[MapFetcher]:

@@ -177,6 +177,7 @@ class Worker:
                 self._journal.stage(Stage.IDLE)
                 message = self._channel.receive()
             if message is None or isinstance(message, Stop):
+                self._fetcher = None  # iterators of streams end with it, and a `finally` of theirs runs, as with torch
                 return
             message = self._handle(message)
 

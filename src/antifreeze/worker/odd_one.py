@@ -17,7 +17,7 @@ def odd_one(samples: list[Any], collate_fn: Callable[[Any], Any]) -> tuple[int, 
         odd = _differing(samples)
         if odd is None and collate_fn is default_collate:
             odd = next(((row, "it cannot be collated even alone") for row, sample in enumerate(samples) if not _collates(sample)), None)
-    except RecursionError:
+    except Exception:  # a shape that cannot be had, or no end of them: the error at hand is the one to tell
         return None
     return odd
 

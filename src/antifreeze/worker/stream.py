@@ -15,12 +15,13 @@ from __future__ import annotations
 import copy
 import pickle
 import time
+import warnings
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
-from antifreeze.errors import LoadingError
+from antifreeze.errors import AntifreezeWarning, LoadingError
 from antifreeze.plan.stream_plan import StreamProgress
 from antifreeze.slots.layout import Irregular
 from antifreeze.torch_private import swap_worker_info
@@ -54,6 +55,7 @@ class Stream:
         self._info = worker_info
         self._seeds = seeds
         self._iterator: Any = None
+        self._has_complained = False
 
     def open(self, past: StreamProgress, batch_rows: int, replay: bool, on_batch: Callable[[int], None]) -> None:
         """`on_batch` is told of every batch that is drawn again, so that whoever watches sees that something happens."""
@@ -121,11 +123,24 @@ class Stream:
         return isinstance(self._iterator, Generator)
 
     def state(self) -> bytes | None:
-        """What the data set says of its own position, or None where it says nothing."""
-        for of, source in (("iterator", self._iterator), ("dataset", self.dataset)):
-            if callable(getattr(source, "state_dict", None)) and callable(getattr(source, "load_state_dict", None)):
-                return pickle.dumps({"of": of, "state": source.state_dict()})
+        """What the data set says of its own position, or None where it says nothing. torch never asks: where that fails, all goes on."""
+        try:
+            for of, source in (("iterator", self._iterator), ("dataset", self.dataset)):
+                if callable(getattr(source, "state_dict", None)) and callable(getattr(source, "load_state_dict", None)):
+                    return pickle.dumps({"of": of, "state": source.state_dict()})
+        except Exception as error:
+            self._complain(f"{type(error).__name__}: {error}")
         return None
+
+    def _complain(self, cause: str) -> None:
+        if not self._has_complained:
+            self._has_complained = True
+            warnings.warn(
+                f"antifreeze: stream {self.number} has no state, as state_dict() of {type(self.dataset).__name__} failed, or gave what "
+                f"does not pickle ({cause}); where it must be resumed, it is drawn again from its beginning",
+                AntifreezeWarning,
+                stacklevel=2,
+            )
 
     def as_worker(self) -> _WorkerInfo:
         return _WorkerInfo(self._info)

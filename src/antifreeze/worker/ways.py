@@ -23,10 +23,18 @@ def takes_parts(dataset: Any) -> bool:
 def ways_to_fetch(dataset: Any) -> tuple[Any, Callable[[Any], Any] | None]:
     """What gives sample i for [i], and __getitems__ where there is one. A plain Subset of a data set without it only loops: we loop
     ourselves, so that each sample has its own seed, deadline and error."""
-    many = getattr(dataset, "__getitems__", None)
-    if type(dataset) is Subset and not callable(getattr(dataset.dataset, "__getitems__", None)):
+    if type(dataset) is Subset and getitems_of(dataset.dataset) is None:
         return _Part(ways_to_fetch(dataset.dataset)[0], dataset.indices), None
-    return dataset, many if callable(many) else None
+    return dataset, getitems_of(dataset)
+
+
+def getitems_of(dataset: Any) -> Callable[[Any], Any] | None:
+    """A __getattr__ that fails for what it does not know knows no __getitems__."""
+    try:
+        many = getattr(dataset, "__getitems__", None)
+    except Exception:
+        return None
+    return many if callable(many) else None
 
 
 class _Part:
