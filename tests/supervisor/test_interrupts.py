@@ -9,13 +9,19 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from antifreeze import DataLoader
-from antifreeze.supervisor.interrupts import interrupts_held_back
+from antifreeze.delivery.flights import Flights
+from antifreeze.delivery.iterator import LoaderIterator
+from antifreeze.supervisor.hearing import Ears
+from antifreeze.supervisor.interrupts import came_from_signal, interrupts_held_back
+from antifreeze.supervisor.pool import Pool
 
 
 class SlowToEnd(Dataset[Any]):
@@ -91,6 +97,97 @@ def test_where_nobody_hears_an_exception_the_interrupt_comes_a_moment_later() ->
         while True:
             time.sleep(0.1)
     assert left
+
+
+# --- an exception of a signal's handler within next() ---------------------------------------------------------------------
+
+
+class TooLate(Exception):
+    pass
+
+
+def rings(*_: object) -> None:
+    raise TooLate
+
+
+class Rings:
+    def ring(self, *_: object) -> None:
+        raise TooLate
+
+    __call__ = ring
+
+
+@pytest.fixture
+def alarm(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR2, getattr(request, "param", rings))
+    yield
+    signal.signal(signal.SIGUSR2, before)
+
+
+class Counting(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(20))
+
+
+def broken_off(place: Any, name: str, monkeypatch: pytest.MonkeyPatch, after: int) -> list[int]:
+    """The alarm falls into the middle of what `place` does: it is lost with it. Once, when it is done for the time `after`."""
+    rung: list[int] = []
+    done = getattr(place, name)
+
+    def lost(*given: Any, **named: Any) -> Any:
+        rung.append(1)
+        if len(rung) == after:
+            signal.raise_signal(signal.SIGUSR2)
+        return done(*given, **named)
+
+    monkeypatch.setattr(place, name, lost)
+    return rung
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("dataset", [range(20), Counting()], ids=["map", "stream"])
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"workers": "thread"}], ids=str)
+@pytest.mark.parametrize(
+    ("place", "name"), [(Ears, "_receive"), (Pool, "submit"), (Flights, "note_delivered"), (Flights, "go_on"), (LoaderIterator, "_pinned")]
+)
+def test_what_it_broke_off_is_done_again_and_nothing_is_lost_or_comes_twice(
+    dataset: Any, options: dict[str, Any], place: Any, name: str, alarm: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DataLoader(dataset, 2, num_workers=1, timeout=10, **options) as loader:
+        iterator, came, broken = iter(loader), [], 0
+        rung = broken_off(place, name, monkeypatch, after=3)
+        while True:
+            try:
+                came.append(next(iterator).tolist())
+            except StopIteration:
+                break
+            except TooLate:
+                broken += 1
+        assert len(rung) >= 3
+        assert broken == 1
+        assert [index for batch in came for index in batch] == list(range(20))
+        assert loader.report().epochs == 1
+        assert [index for batch in loader for index in batch.tolist()] == list(range(20))
+
+
+def test_an_epoch_that_was_broken_off_is_none_of_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    with DataLoader(range(20), 2, num_workers=1, persistent_workers=True, timeout=10) as loader:
+        iterator = iter(loader)
+        monkeypatch.setattr(Ears, "_receive", lambda *_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        monkeypatch.undo()
+        assert [index for batch in loader for index in batch.tolist()] == list(range(20))
+
+
+@pytest.mark.parametrize("alarm", [rings, partial(rings), Rings(), Rings().ring, signal.default_int_handler], indirect=True, ids=str)
+def test_an_exception_of_a_handler_is_told_from_others(alarm: None) -> None:
+    with pytest.raises((TooLate, KeyboardInterrupt)) as of_signal:
+        signal.raise_signal(signal.SIGUSR2)
+    with pytest.raises(KeyError) as of_ours:
+        {}["nothing"]
+    assert came_from_signal(of_signal.value)
+    assert not came_from_signal(of_ours.value)
 
 
 IMPATIENT = """

@@ -34,7 +34,7 @@ from antifreeze.delivery.ledger import Ledger, LoopClock
 from antifreeze.delivery.local_pool import LocalPool
 from antifreeze.delivery.next_epoch import NextEpoch, why_cold
 from antifreeze.delivery.pinning import PageLock, page_lock
-from antifreeze.delivery.position import Cursor, fingerprint
+from antifreeze.delivery.position import Cursor, MapDelivered, fingerprint
 from antifreeze.delivery.ranks import Ranks
 from antifreeze.delivery.repair import Repair
 from antifreeze.delivery.seed_source import SeedSource
@@ -48,8 +48,10 @@ from antifreeze.naming import shown
 from antifreeze.options import Options
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch
 from antifreeze.plan.randomness import own_generators
+from antifreeze.plan.stream_plan import StreamPosition
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.crew import Crew
+from antifreeze.supervisor.interrupts import came_from_signal
 from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.sample_path import path_of
 from antifreeze.supervisor.tasks import Batch, Phase
@@ -65,6 +67,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     _next_epoch: NextEpoch | None = None
     _closed = False
+    _num_yielded: int
+    _goes_on_from: dict[str, Any] | None = None  # the state behind what the loop has got, where a signal's handler broke next() off
+    _at_call: tuple[int, MapDelivered, StreamPosition | None]  # when the loop last called next(): the batches and samples it had got
     _watched = False  # by a profiler or a trace, during one next()
     _is_parked = False
 
@@ -149,7 +154,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def close(self) -> None:
         """Ends the workers; may be called twice."""
-        self._closed = True
+        self._closed, self._goes_on_from = True, None
         if self._queue is not None:
             self._queue.close()
         self._release()
@@ -248,6 +253,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             flights.go_on()
             if not flights.in_flight and flights.planned and isinstance(flights.planned[0], BaseException):
                 self._end_or_raise()  # the sampler's very first word: torch's iterator with workers has asked for it by now, too
+        self._at_call = self._num_yielded, self.cursor.delivered, self.cursor.streams
         self._clock.made()
 
     def _begin_map(self, resume: dict[str, Any] | None) -> None:
@@ -277,7 +283,12 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 self._steering = None
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        """The next pass with the same workers."""
+        """The next pass with the same workers; not where the last one was broken off by a signal's handler."""
+        if self._closed:
+            self._release()
+            if isinstance(self.pool, Pool) and not self.pool.closed:  # it was broken off in here
+                _close(self.pool.crew, self._loader_ref, self._ring)
+        self._closed = True  # until it is through
         resume, seeded = loader._take_resume_state()
         state = torch.default_generator.get_state()
         source = SeedSource(loader.generator)
@@ -299,14 +310,18 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self.pool = self._flights.pool = self._make_pool()
             self._finalizer = self._finalizing(loader)
         self._begin(resume, state, goes_on)
+        self._closed, self._goes_on_from = False, None
 
     # --- delivering ---
 
     def __next__(self) -> Any:
         try:
             return self._next_on_host() if self._queue is None else self._queue.next(self._next_on_host, self._next_is_ready)
-        except KeyboardInterrupt as stop:
-            stop.__suppress_context__ = True  # whatever it fell into is ours: the user's traceback is the one to show
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                error.__suppress_context__ = True  # whatever it fell into is ours: the user's traceback is the one to show
+            if isinstance(self.pool, Pool) and came_from_signal(error):
+                self._break_off()
             raise
 
     def _next_is_ready(self) -> bool:
@@ -339,9 +354,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _next_of_own(self) -> Any:
         if self._closed:
-            raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
+            self._pick_up()
         if self._is_parked:
             raise StopIteration
+        self._at_call = self._num_yielded, self.cursor.delivered, self.cursor.streams
         self._clock.enter()
         try:
             if self._ranks is not None and self._ranks.step():
@@ -377,6 +393,30 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             raise
         finally:
             self._clock.leave()
+
+    def _break_off(self) -> None:
+        """A signal's handler (Ctrl-C, an alarm) raised within next(), who knows where: nothing that is in flight can be trusted."""
+        self._closed = True
+        if self._goes_on_from is None:  # else it was just about to go on from there
+            yielded, delivered, streams = self._at_call
+            if yielded == self._num_yielded:  # what was about to be handed over was not
+                self.cursor.delivered, self.cursor.streams = delivered, streams
+            self._goes_on_from = self.cursor.state(self._generators)
+
+    def _pick_up(self) -> None:
+        """After next() was broken off: as after a resume, with fresh workers, behind what the loop has got."""
+        loader, state = self._loader_ref(), self._goes_on_from
+        if state is None:
+            raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
+        if loader is None or self._queue is not None or self._steering is not None or self._world_size > 1:
+            raise LoaderClosed(
+                "the last next() of this iterator was broken off by an exception of a signal's handler (Ctrl-C, an alarm), so that nobody "
+                "can tell what is still to come; make a new one with iter(loader)"
+            )
+        yielded, epochs = max(self._at_call[0], self._num_yielded), self._ledger.timing.epochs
+        loader.load_state_dict(state)
+        self._reset(loader)
+        self._num_yielded, self._ledger.timing.epochs = yielded, epochs
 
     def _lend_a_hand(self, steering: Steering) -> None:
         """While what comes next is still with the workers, the loop makes batches that nobody has begun."""
