@@ -6,13 +6,13 @@ What torch does not promise, and ours does; so these are not against torch, but 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import RandomSampler, get_worker_info
+from torch.utils.data import IterableDataset, RandomSampler, get_worker_info
 
 from .contract import Ours, Torchs, assert_same, build, drain, ours_only, rng_states, seed_all, tree_bytes
 from .datasets import Samples, random_sample
@@ -247,3 +247,51 @@ def seeds_nothing(worker_id: int) -> None:
 @ours_only
 def test_an_init_function_that_seeds_nothing_changes_nothing() -> None:
     assert len({epochs_bytes(random_sample, n, n=30, worker_init_fn=seeds_nothing)[0] for n in (0, 1, 2, 3)}) == 1
+
+
+class Agreed(IterableDataset):  # type: ignore[type-arg]
+    """Its workers agree on an order by the seed that torch says, and each gives its share."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        number, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        generator = torch.Generator().manual_seed(torch.initial_seed() - number)
+        yield from torch.randperm(24, generator=generator).tolist()[number::workers]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2, 3])
+def test_workers_that_agree_by_torchs_seed_share_out_everything_as_with_torch(num_workers: int) -> None:
+    def epochs(cls: Any) -> list[Any]:
+        seed_all(3)
+        loader = build(cls, Agreed(), batch_size=2, num_workers=num_workers)
+        return [drain(loader), drain(loader), torch.initial_seed()]
+
+    torchs = epochs(Torchs)
+    assert sorted(torch.cat(torchs[0]).tolist()) == list(range(24))
+    assert_same(epochs(Ours), torchs)
+
+
+@ours_only
+@pytest.mark.parametrize("resumed_with", [0, 1])
+def test_streams_of_a_resumed_run_agree_too(resumed_with: int) -> None:
+    seed_all(3)
+    loader = Ours(Agreed(), batch_size=2, num_workers=2)
+    batches = iter(loader)
+    came = next(batches).tolist()
+    state = loader.state_dict()
+    seed_all(4)
+    resumed = Ours(Agreed(), batch_size=2, num_workers=resumed_with)
+    resumed.load_state_dict(state)
+    assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in batches]
+    assert len(came) == 2
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_torchs_initial_seed_of_a_sample(num_workers: int) -> None:
+    def seeds(cls: Any, sample: Any) -> list[Any]:
+        seed_all(3)
+        return [drain(cls(Samples(12, sample), batch_size=2, num_workers=num_workers)), torch.initial_seed(), torch.rand(1)]
+
+    assert_same(seeds(Ours, lambda i: torch.initial_seed()), seeds(Torchs, lambda i: torch.initial_seed()))
+    if not num_workers:
+        assert all(seed == 3 for batch in seeds(Ours, lambda i: (torch.rand(1), torch.initial_seed()))[0] for seed in batch[1].tolist())

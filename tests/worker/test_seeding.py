@@ -286,7 +286,7 @@ def test_every_use_is_seen_however_many_there_were(name: str, way: str) -> None:
 def test_another_seed_is_seen_though_nothing_was_drawn(name: str, way: str) -> None:
     generator = getattr(seeding, GENERATORS[name].__name__)()
     marks = []
-    for seed in (1, 2, 2**40, 2**63 + 5):
+    for seed in (1, 2, 2**40 + 6, 2**63 + 9):  # of torch's seeds only 32 bits make another state
         generator.seed(seed)
         marks.append(generator.mark())
     assert len(set(marks)) == len(marks)
@@ -308,3 +308,15 @@ def test_the_state_behind_the_header_is_only_trusted_where_it_can_be_shown(monke
 
     monkeypatch.setattr(random, "Random", Elsewhere)
     assert not look()
+
+
+def test_torchs_initial_seed_stays_what_it_is_unless_it_is_said(way: str) -> None:
+    generator = seeding.TorchGenerator()
+    torch.manual_seed(7)
+    generator.seed(2**63 + 5)
+    assert torch.initial_seed() == 7
+    drawn = torch.rand(3).tolist()
+    generator.seed(2**63 + 5)
+    generator.say_initial_seed(2**63 + 11)
+    assert torch.initial_seed() == 2**63 + 11
+    assert torch.rand(3).tolist() == drawn == torch.rand(3, generator=torch.Generator().manual_seed((2**63 + 5) >> 1)).tolist()

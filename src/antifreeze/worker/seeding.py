@@ -8,12 +8,15 @@
    else may have moved them in the meantime.)
 3. A generator that `worker_init_fn` seeded is the user's: it is left alone.
 4. Whoever shares a process with the user's own code (no workers) puts the generators back as they were.
+5. `torch.initial_seed()` stays what torch says: the seed of the worker (of the stream, whoever hosts it), or of the user's own process.
+   Data sets have their workers agree on an order by it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import random
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Protocol
@@ -117,9 +120,28 @@ class TorchGenerator:
     def __init__(self) -> None:
         offset = _offset_of_torchs_engine()
         self.memories = [] if offset is None else _torchs_position(generator_address(torch.default_generator) + offset)
+        self._initial_seed = self.memories[0][:_SEED_BYTES] if self.memories else None
 
     def seed(self, seed: int) -> None:
+        """The numbers that come, and not what torch.initial_seed() says."""
+        if self._initial_seed is None:
+            initial_seed = torch.initial_seed()
+            torch.default_generator.manual_seed(seed >> 1)
+            self.say_initial_seed(initial_seed)
+            return
+        said = bytes(self._initial_seed)
         torch.default_generator.manual_seed(seed >> 1)
+        self._initial_seed[:] = said
+
+    def say_initial_seed(self, seed: int) -> None:
+        """From now on torch.initial_seed() says so; the numbers that come are the same."""
+        said = (seed & _MASK).to_bytes(_SEED_BYTES, sys.byteorder)
+        if self._initial_seed is None:
+            state = torch.default_generator.get_state()
+            state[:_SEED_BYTES] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
+            torch.default_generator.set_state(state)
+        else:
+            self._initial_seed[:] = said
 
     def mark(self) -> Any:
         return b"".join(self.memories) if self.memories else torch.default_generator.get_state().numpy().tobytes()
@@ -134,7 +156,7 @@ class TorchGenerator:
         torch.default_generator.set_state(saved)
 
 
-_ENGINE_HEAD, _ENGINE_BYTES, _NORMALS_BYTES = 20, 2520, 24
+_SEED_BYTES, _ENGINE_HEAD, _ENGINE_BYTES, _NORMALS_BYTES = 8, 20, 2520, 24
 """Of torch's engine: seed, left, seeded, next, then 624 words; behind it the second halves of gaussian pairs."""
 
 
@@ -151,7 +173,7 @@ def _offset_of_torchs_engine() -> int | None:
     known = np.frombuffer(words, dtype=np.uint64, count=_STATE_WORDS + 3)[3:].astype(np.uint32).tobytes()
     memory = ctypes.string_at(generator_address(probe), _SEARCHED_BYTES)
     found = memory.find(known[: _SEARCHED_BYTES // 4])
-    if found < _ENGINE_HEAD:
+    if found < _ENGINE_HEAD or memory[found - _ENGINE_HEAD :][:_SEED_BYTES] != words[:_SEED_BYTES]:
         return None
     memories = _torchs_position(generator_address(probe) + found - _ENGINE_HEAD)
     seen = [b"".join(memories)]
@@ -169,6 +191,12 @@ def _offset_of_torchs_engine() -> int | None:
 def global_generators() -> list[Generator]:
     """Where their memory lies is found once in a process, and inherited by its forks."""
     return [PythonGenerator(), NumpyGenerator(), TorchGenerator()]
+
+
+def say_initial_seed(generators: Sequence[Generator], seed: int | None) -> None:
+    for generator in generators:
+        if seed is not None and isinstance(generator, TorchGenerator):
+            generator.say_initial_seed(seed)
 
 
 def glance_at(generators: Sequence[Generator]) -> Callable[[], Any]:
@@ -191,7 +219,7 @@ class Seeds(Protocol):
 
     def for_each(self, position: int, count: int, fetch: Callable[[int], None], offsets: Sequence[int] | None = None) -> None: ...
 
-    def for_batch(self, position: int, collating: bool = False) -> None: ...
+    def for_batch(self, position: int, collating: bool = False, initial_seed: int | None = None) -> None: ...
 
     def around_batch(self, position: int, call: Callable[[], Any], collating: bool = False) -> Any: ...
 
@@ -304,10 +332,12 @@ class SampleSeeds:
         """Since begin_call all generators have been looked at, and none was seeded or moved."""
         return self._looked and not self._seeded and self._marks is not None and len(self._marks) == self._count
 
-    def for_batch(self, position: int, collating: bool = False) -> None:
-        """Seeds everything once, for code that handles a batch at a time and cannot be run again: iterables."""
-        seed = self._batch_seed(position, collating)
-        self._seed((*self._used, *self._unused), seed)
+    def for_batch(self, position: int, collating: bool = False, initial_seed: int | None = None) -> None:
+        """Seeds everything once, for code that handles a batch at a time and cannot be run again: iterables. `initial_seed`: what
+        torch.initial_seed() says from now on."""
+        seed, generators = self._batch_seed(position, collating), (*self._used, *self._unused)
+        self._seed(generators, seed)
+        say_initial_seed(generators, initial_seed)
         self._marks = None
 
     def around_batch(self, position: int, call: Callable[[], Any], collating: bool = False) -> Any:

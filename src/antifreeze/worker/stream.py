@@ -61,7 +61,7 @@ class Stream:
         """`on_batch` is told of every batch that is drawn again, so that whoever watches sees that something happens."""
         self.ended = True  # until it is open
         with self.as_worker():
-            self._seeds.for_batch(_position(self.number, 0), collating=True)
+            self._seeds.for_batch(_position(self.number, 0), collating=True, initial_seed=self._torchs_seed)
             saved = pickle.loads(past.state) if past.state else None
             if saved is not None and saved["of"] == "dataset":
                 self.dataset.load_state_dict(saved["state"])
@@ -76,7 +76,7 @@ class Stream:
 
     def begin_batch(self) -> int:
         """Its number; from here on random numbers are its own."""
-        self._seeds.for_batch(_position(self.number, self.batches))
+        self._seeds.for_batch(_position(self.number, self.batches), initial_seed=self._torchs_seed)
         self.first_item = self.items
         self.batches += 1
         return self.batches - 1
@@ -141,6 +141,11 @@ class Stream:
                 AntifreezeWarning,
                 stacklevel=2,
             )
+
+    @property
+    def _torchs_seed(self) -> int | None:
+        """Of the worker that torch would have for it."""
+        return None if self._info is None else int(self._info.seed)
 
     def as_worker(self) -> _WorkerInfo:
         return _WorkerInfo(self._info)

@@ -25,7 +25,7 @@ from typing import Any
 from antifreeze.linux import on_fork
 from antifreeze.worker.failure import ThreadEnded
 from antifreeze.worker.journal import JournalRow, Stage, Word
-from antifreeze.worker.seeding import Generator, batch_seed, epoch_key, global_generators, seed_at
+from antifreeze.worker.seeding import Generator, batch_seed, epoch_key, global_generators, say_initial_seed, seed_at
 
 WARM_UP = 2
 FALSE_ALARMS = 8
@@ -366,11 +366,12 @@ class ThreadSeeds:
         seed = batch_seed(self.seed_of(position), collating)
         return self._turns.take(self.turn, seed, call, Of.BATCH, looks=again)
 
-    def for_batch(self, position: int, collating: bool = False) -> None:
+    def for_batch(self, position: int, collating: bool = False, initial_seed: int | None = None) -> None:
         """Inside `around_stream`: where it has the floor, all are seeded."""
         if self.turn.floor is not None:
             for generator in self._turns.usage.generators:
                 generator.seed(batch_seed(self.seed_of(position), collating))
+            say_initial_seed(self._turns.usage.generators, initial_seed)
             self.watch()
 
     def around_stream(self, of: Of, call: Callable[[], Any]) -> Any:
