@@ -15,9 +15,12 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from antifreeze import DataLoader
+from antifreeze.channel.messages import ParcelDone, RowsDone
 from antifreeze.errors import LoaderTimeout, WorkerStartFailed
 from antifreeze.supervisor import crew as crew_module
 from antifreeze.supervisor import starting as module
+from antifreeze.supervisor import watch as watch_module
+from antifreeze.supervisor.hearing import Ears
 from antifreeze.supervisor.observe import process_state
 from antifreeze.supervisor.process import _left_behind, see_off_left_behind
 
@@ -259,3 +262,23 @@ def test_tasks_that_do_not_fit_into_a_workers_queue_do_not_block_the_loop(gate: 
     gate.wait_until_somebody_is_held()
     gate.open()
     assert [next(batches)[0].item() for _ in range(3)] == [0, 4096, 8192]
+
+
+@pytest.mark.parametrize("lost", [RowsDone, ParcelDone])
+def test_a_worker_whose_word_was_lost_is_not_waited_for_for_ever(lost: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_module, "FORGOTTEN_S", 0.3)
+    hear, heard = Ears._receive, []
+
+    def lose_one(ears: Ears, number: int, message: Any) -> None:
+        heard.extend([message] if isinstance(message, lost) else [])
+        if len(heard) != 2:
+            hear(ears, number, message)
+        else:
+            heard.append(None)
+
+    monkeypatch.setattr(Ears, "_receive", lose_one)
+    collate = {} if lost is RowsDone else {"collate_fn": torch.tensor}
+    with DataLoader(range(COUNT), 2, num_workers=2, multiprocessing_context="fork", **collate) as loading:
+        assert flat(loading) == list(range(COUNT))
+        assert loading.report().restarts == 1
+        assert "word of it was lost" in "".join(loading.report().story)

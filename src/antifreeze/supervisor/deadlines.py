@@ -4,7 +4,9 @@
 2. A worker that somebody stopped is replaced; its sample is blamed only where that happens again and again, however short its deadline.
 3. A forked worker that waits for a lock since its start is replaced by one from the clean server, and so are all later ones.
 4. A worker that even SIGKILL does not end is left behind.
-5. With `hedge`, a task that is only late is given to somebody idle too, where the memory budget has room.
+5. A worker that waits for work though it was given some is replaced: a message was lost (an exception fell into the loop's process while
+   it was read, say), and what nobody is at would be waited for for ever.
+6. With `hedge`, a task that is only late is given to somebody idle too, where the memory budget has room.
 """
 
 from __future__ import annotations
@@ -74,6 +76,11 @@ class Deadlines:
         if (queue or look.entry.stage is Stage.STARTING) and self._watch.stopped(worker, look, now_s, overdue):
             self._voice.tell(Happening.DEADLINE, f"worker {number} ({worker.who}) was stopped by a signal and is replaced")
             self._replacing.kill(number, worker, self._blame.stopped(number, worker, look), stopped_by_others=True)
+            return
+        if queue and worker.ready and not worker.outbox and self._watch.forgotten(worker, look):
+            text = f"worker {number} ({worker.who}) waits for work though it was given some: word of it was lost, and it is replaced"
+            self._voice.tell(Happening.DEADLINE, text)
+            self._replacing.kill(number, worker, WorkerGone(number), stopped_by_others=True)
             return
         may_leave_fork = self._starter.forks and not worker.is_from_server
         if may_leave_fork and self._watch.stuck_in_inherited_lock(worker, look, now_s):

@@ -19,6 +19,7 @@ from antifreeze.worker.journal import Entry, Journal, Stage
 
 HONEST_FACTOR = 10
 STOPPED_S = 1.0
+FORGOTTEN_S = 20.0
 AWAY_S = 2.0
 """Who waits looks several times a second: past that nobody has looked."""
 INHERITED_LOCK_S = 5.0
@@ -92,6 +93,13 @@ class Watch:
     def stopped(self, worker: AnyWorker, look: Look, now_s: float, overdue: bool) -> bool:
         """Asked once its time is over, whichever time that is: what does not run has not had its sample's."""
         return (overdue or now_s - look.since_s > STOPPED_S) and process_state(worker.pid) in "Tt"
+
+    def forgotten(self, worker: AnyWorker, look: Look) -> bool:
+        """It sleeps until it is given something, for so long that nothing can be on its way."""
+        if look.entry.stage is not Stage.IDLE or not look.has_had(FORGOTTEN_S) or process_state(worker.pid) != "S":
+            return False
+        call = system_call(worker.pid)
+        return call is None or call.startswith("recv")  # None: nobody may look
 
 
 def where_is(worker: AnyWorker) -> str:
