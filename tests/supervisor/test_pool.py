@@ -6,8 +6,12 @@ import mmap
 import os
 import select
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +20,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from antifreeze import DataLoader
 from antifreeze.channel.messages import ParcelDone, RowsDone
-from antifreeze.errors import LoaderTimeout, WorkerStartFailed
+from antifreeze.errors import LoaderClosed, LoaderTimeout, WorkerStartFailed
 from antifreeze.supervisor import crew as crew_module
 from antifreeze.supervisor import starting as module
 from antifreeze.supervisor import watch as watch_module
@@ -282,3 +286,36 @@ def test_a_worker_whose_word_was_lost_is_not_waited_for_for_ever(lost: type, mon
         assert flat(loading) == list(range(COUNT))
         assert loading.report().restarts == 1
         assert "word of it was lost" in "".join(loading.report().story)
+
+
+def test_closed_while_it_waits_is_said(gate: Gate, loader: Start) -> None:
+    gate.close_once()
+    loading = loader(Numbers(gate), persistent_workers=False)
+    waits = iter(loading)
+    assert next(waits).tolist() == [0]
+    gate.wait_until_somebody_is_held()
+    before = signal.signal(signal.SIGUSR2, lambda *_: waits.close())
+    threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGUSR2)).start()
+    with pytest.raises(LoaderClosed, match="closed while next"):
+        next(waits)
+    signal.signal(signal.SIGUSR2, before)
+
+
+def test_a_fork_of_the_user_leaves_without_waiting_for_workers_that_are_not_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "forks.py"
+    script.write_text(FORKS)
+    ended = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "0 20\n", "")
+
+
+FORKS = """
+import os, sys
+from antifreeze import DataLoader
+
+iterator = iter(DataLoader(range(20), num_workers=2))
+came = [next(iterator)]
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(came) + sum(1 for _ in iterator))
+"""

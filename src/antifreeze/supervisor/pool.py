@@ -48,6 +48,8 @@ INITS_S = 0.5
 LOOK_EVERY_S, LOOK_AT_ONE_S = 0.05, 0.001
 """Every worker's journal is looked at so often at most, however many messages wake the loop; of hundreds of them, more rarely."""
 
+_CLOSED_MEANWHILE = "this iterator was closed while next() waited: by another thread, by a signal's handler, or by the interpreter's exit"
+
 
 class Pool:
     def __init__(
@@ -268,8 +270,10 @@ class Pool:
             self._turns.open()
         try:
             return self._wait_long(found, waiting_for, timeout_s, began_s)
-        except BaseException:
+        except BaseException as error:
             self.costs.stalls += 1  # whoever waited got nothing
+            if self.closed and isinstance(error, (OSError, ValueError)):  # of a descriptor that is no more
+                raise LoaderClosed(_CLOSED_MEANWHILE) from None
             raise
         finally:
             self.costs.blocked_s += time.monotonic() - began_s
@@ -282,6 +286,8 @@ class Pool:
         while True:
             self._hands.perform(self.state.recalls())
             self._ears.drain(self._tick_s if timeout_s is None else min(self._tick_s, timeout_s))
+            if self.closed:
+                raise LoaderClosed(_CLOSED_MEANWHILE)
             if (result := found()) is not None and (self._turns is None or self._turns.try_close(self._tick_s)):
                 return result
             waited_s = time.monotonic() - began_s

@@ -44,6 +44,7 @@ TERM_S = 0.5
 KILL_S = 1.0
 
 _ours: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
+_started: weakref.WeakSet[Any] = weakref.WeakSet()
 _starting = threading.Lock()
 _left_behind: set[int] = set()
 
@@ -135,6 +136,7 @@ def start_process(context: Any, target: Callable[..., None], args: tuple[Any, ..
     see_off_left_behind()
     process = context.Process(target=target, args=args, name=f"antifreeze-{name.replace(' ', '-')}")
     process.daemon = False
+    _started.add(process)
     current = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     with _starting:
         _kept_by_child = kept
@@ -391,6 +393,8 @@ def _after_fork_in_child() -> None:
     global _starting
     _starting = threading.Lock()  # it was held by the thread that forked, which is not here
     _left_behind.clear()
+    # a plain fork inherits multiprocessing's list of children, and would wait for what are not its own at its exit
+    multiprocessing.process._children.difference_update(_started)  # type: ignore[attr-defined]
     for worker in list(_ours):
         worker.let_go(keep_worker_end=worker._worker_end is _kept_by_child)
     _ours.clear()
