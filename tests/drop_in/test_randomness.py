@@ -295,3 +295,15 @@ def test_torchs_initial_seed_of_a_sample(num_workers: int) -> None:
     assert_same(seeds(Ours, lambda i: torch.initial_seed()), seeds(Torchs, lambda i: torch.initial_seed()))
     if not num_workers:
         assert all(seed == 3 for batch in seeds(Ours, lambda i: (torch.rand(1), torch.initial_seed()))[0] for seed in batch[1].tolist())
+
+
+@ours_only
+def test_a_late_first_use_costs_one_batch_a_second_time_and_no_more() -> None:
+    asked: list[int] = []
+
+    def late(index: int) -> Any:
+        asked.append(index)
+        return index, random.random() if index > 12 else 0.0
+
+    drain(Ours(Samples(24, late), batch_size=4))
+    assert sorted(asked) == sorted([*range(24), *range(12, 16)])

@@ -383,6 +383,10 @@ class SampleSeeds:
         finally:
             self.late_use()
 
+    def note_used(self, generators: Sequence[Generator]) -> None:
+        """Somebody else saw the data set use them."""
+        self._promote([generator for generator in self._unused if generator in generators])
+
     def _promote(self, generators: list[Generator]) -> None:
         self._marks = None
         self._used += generators
@@ -404,10 +408,12 @@ class KeptState:
             self._keep_what_moved()  # by the user's own code, since the last time
 
     def end(self) -> bool:
-        """Whether a generator had moved since `begin`; it is as it was."""
+        """Whether a generator had moved since `begin`, with nobody seeding it: it is as it was, and from now on seeded."""
         if self._glance() == self._glanced:
             return False
-        self._put_back()
+        moved = self._put_back()
+        if self._seeds is not None:
+            self._seeds.note_used(moved)
         return True
 
     def run(self, call: Callable[[], Any]) -> Any:
@@ -427,11 +433,14 @@ class KeptState:
                 self._look_again()
         self._glanced = self._glance()
 
-    def _put_back(self) -> None:
+    def _put_back(self) -> list[Generator]:
+        moved = []
         for generator, (mark, state) in zip(self._generators, self._saved, strict=True):
             if generator.moved_since(mark):
+                moved.append(generator)
                 generator.restore(state)
                 self._look_again()
+        return moved
 
     def _look_again(self) -> None:
         if self._seeds is not None:
