@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 try:
@@ -86,9 +86,10 @@ def interrupt_soon(after_s: float = 0.01) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def keep_standard_descriptors() -> None:
-    """A process whose stdin, stdout or stderr is closed (a daemon's) has /dev/null there from now on: otherwise the next thing opened
-    takes that number, a batch's memory say, and whatever anybody prints is written into it."""
+def keep_standard_descriptors() -> Callable[[], None]:
+    """A process whose stdin, stdout or stderr is closed (a daemon's) has /dev/null there until whoever asked calls what is returned:
+    otherwise the next thing opened takes that number, a batch's memory say, and whatever anybody prints is written into it."""
+    _keepers.append(os.getpid())
     for number in range(3):
         try:
             os.fstat(number)
@@ -96,8 +97,26 @@ def keep_standard_descriptors() -> None:
             opened = os.open(os.devnull, os.O_RDWR)
             if opened == number:
                 os.set_inheritable(number, True)
+                _kept.add(number)
             else:  # another thread was quicker
                 os.close(opened)
+    return partial(_let_go_of_standard_descriptors, os.getpid())
+
+
+def _let_go_of_standard_descriptors(keeper: int) -> None:
+    if keeper != os.getpid():
+        return  # a child prints as well
+    _keepers.remove(keeper)
+    if keeper not in _keepers:
+        null = os.stat(os.devnull).st_rdev
+        while _kept:
+            number = _kept.pop()
+            if os.fstat(number).st_rdev == null:  # else somebody has put something else there
+                os.close(number)
+
+
+_keepers: list[int] = []
+_kept: set[int] = set()
 
 
 def missing() -> str:

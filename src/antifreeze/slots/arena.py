@@ -51,14 +51,18 @@ class Arena:
         self.forgotten = 0  # how often a mapping was dropped: what was made of mappings before may lack its pages
         self._closer = weakref.finalize(self, os.close, descriptor)
         self._closer.atexit = False
+        self._let_go: weakref.finalize[[], Arena] | None = None  # of what standard descriptors stand for meanwhile
 
     @classmethod
     def create(cls) -> Arena:
-        keep_standard_descriptors()
+        let_go = keep_standard_descriptors()
         descriptor = os.memfd_create("antifreeze-arena")
         soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         os.ftruncate(descriptor, _ARENA_BYTES if soft == resource.RLIM_INFINITY else min(_ARENA_BYTES, soft))
-        return cls(descriptor)
+        arena = cls(descriptor)
+        arena._let_go = weakref.finalize(arena, let_go)
+        arena._let_go.atexit = False
+        return arena
 
     def __repr__(self) -> str:
         return f"<Arena {len(self._maps)} slots mapped, {sum(map(len, self._maps.values())):,} bytes>"
@@ -124,6 +128,8 @@ class Arena:
         """May be called twice."""
         self._maps.clear()
         self._closer()
+        if self._let_go is not None:
+            self._let_go()
         self.descriptor = -1
 
 
