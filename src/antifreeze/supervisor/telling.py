@@ -13,7 +13,7 @@ from antifreeze.supervisor.policy import RestartBudget
 from antifreeze.supervisor.watch import where_is
 from antifreeze.supervisor.work import StreamStart
 from antifreeze.worker.failure import Failure
-from antifreeze.worker.journal import Entry, Stage
+from antifreeze.worker.journal import ALL_ROWS, Entry, Stage
 
 
 @dataclass(frozen=True)
@@ -166,4 +166,6 @@ def waiting(reason: str, waited_s: float, seen: list[tuple[AnyWorker, Entry, flo
 
 
 def _sample(entry: Entry, path: str | None) -> str:
+    if entry.row == ALL_ROWS:
+        return f"samples {entry.index} …"
     return f"sample {entry.index}" if path is None else f"sample {entry.index} ({path})"

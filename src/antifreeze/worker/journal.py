@@ -4,27 +4,34 @@
     of a worker's int64s: 0–15 the words below, 16–31 the text of a key that is no int, from 32 the indices of its task
 
 1. Only the worker writes its row, one word at a time; the parent (and the doctor) only read. Nobody waits for anybody.
+   Where samples are so quick that a word for each would be felt, the worker notes where in its memory the iterator over them is:
+   who wants to know reads there how far it is. Who is not allowed to, or comes after the worker's death, knows the task only, and
+   its samples are tried singly as after any call for all of them together.
 2. It is an anonymous file named `antifreeze-journal`: any process of the same user finds it under /proc/PID/fd.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from struct import Struct
 from typing import Any
 
 from antifreeze.naming import shown
 
 MAGIC = 0x616E746966727A31  # "antifrz1"
-VERSION = 2
+VERSION = 3
 ROW_WORDS = 8192  # only those that were written take memory
 NAME = "antifreeze-journal"
 ALL_ROWS = -1
 """In the place of a row: the worker is at all samples of its task together."""
 
+_SHOWN = 4
+"""Keys of many, where they are named."""
 _TEXT_FROM = 16
 _LIST_FROM = 32
 _TEXT_BYTES = (_LIST_FROM - _TEXT_FROM) * 8
@@ -58,11 +65,12 @@ class Word(IntEnum):
     PEAK_KIB = 10  # the largest resident memory so far, shared pages included
     LISTED = 11  # how many indices of the task are in the list; then ROW tells which one it is
     FIRST_ROW = 12  # of the task
+    PLACE_AT = 13  # an address in the worker, or 0: how many samples of the task its iterator has given out
 
 
-_STAGE, _SINCE_NS, _LISTED = int(Word.STAGE), int(Word.SINCE_NS), int(Word.LISTED)
+_STAGE, _SINCE_NS, _LISTED, _PLACE_AT = int(Word.STAGE), int(Word.SINCE_NS), int(Word.LISTED), int(Word.PLACE_AT)
 """Written for every task: a member of an enum costs as much to find as its word to write."""
-_TASK, _LIST = Struct("3q"), Struct("2q")
+_TASK, _LIST = Struct("3q"), Struct("3q")
 _TASK_AT, _LIST_AT = 8 * Word.TASK, 8 * Word.LISTED
 
 
@@ -132,7 +140,7 @@ class JournalRow:
         self.lists = 0 < count <= _LISTED_MOST
         if self.lists:
             words[_LIST_FROM : _LIST_FROM + count] = memoryview(indices).cast("q")
-        _LIST.pack_into(words, _LIST_AT, count if self.lists else 0, first_row)
+        _LIST.pack_into(words, _LIST_AT, count if self.lists else 0, first_row, 0)
 
     def stage(self, stage: Stage) -> None:
         self.words[_STAGE] = stage
@@ -151,14 +159,26 @@ class JournalRow:
 
     def at_many(self, keys: Any) -> None:
         """Samples that are asked for together."""
-        self.at_key(ALL_ROWS, keys[:4])
+        self.at_key(ALL_ROWS, keys[:_SHOWN])
+
+    def at_place(self, place: Any) -> None:
+        """The samples of the task that this iterator over a list gives out; it must live until the task has ended. Only where
+        `places_are_found()`."""
+        self.words[_PLACE_AT] = id(place) + _PLACE_OFFSET
+
+    def at_no_place(self) -> None:
+        self.words[_PLACE_AT] = 0
 
     def read(self) -> Entry:
         words = self.words[:_LIST_FROM].tolist()
         index: int | str = words[Word.INDEX]
+        if words[Word.PLACE_AT]:
+            words[Word.ROW] = _row_at_place(words)
         number = words[Word.ROW] - words[Word.FIRST_ROW]
         if words[Word.INDEX_IS_TEXT]:
             index = bytes(self.words[_TEXT_FROM:_LIST_FROM])[: words[Word.TEXT_BYTES]].decode(errors="replace")
+        elif words[Word.ROW] == ALL_ROWS:
+            index = shown(self.words[_LIST_FROM : _LIST_FROM + min(_SHOWN, words[Word.LISTED])].tolist())
         elif 0 <= number < words[Word.LISTED]:
             index = self.words[_LIST_FROM + number]
         return Entry(
@@ -191,6 +211,33 @@ class UnreadRow(JournalRow):
 
     def at_many(self, keys: Any) -> None:
         pass
+
+
+_PLACE_OFFSET = object.__basicsize__
+"""In an iterator over a list: behind the header of every object."""
+
+
+@cache
+def places_are_found() -> bool:
+    """Whether an iterator over a list counts there what it has given out; another interpreter may do it otherwise."""
+    place = iter([None] * 7)
+    if type(place).__basicsize__ < _PLACE_OFFSET + 8:
+        return False
+    counts = []
+    for _ in range(5):
+        next(place)
+        counts.append(int.from_bytes(ctypes.string_at(id(place) + _PLACE_OFFSET, 8), "little"))
+    return counts == [1, 2, 3, 4, 5]
+
+
+def _row_at_place(words: list[int]) -> int:
+    """ALL_ROWS where that cannot be read: the worker is dead, or another user's, or the system does not allow it."""
+    try:
+        with open(f"/proc/{words[Word.PID]}/mem", "rb", buffering=0) as memory:
+            given_out = int.from_bytes(os.pread(memory.fileno(), 8, words[Word.PLACE_AT]), "little")
+    except (OSError, OverflowError):
+        return ALL_ROWS
+    return words[Word.FIRST_ROW] + given_out - 1 if 1 <= given_out <= words[Word.LISTED] else ALL_ROWS
 
 
 def _int64s(*numbers: int) -> bytes:
