@@ -2,7 +2,7 @@
 
 The same loader with and without what it watches with. What is taken away for "without":
 
-    in the worker   the journal: every line of worker/fetch.py that writes the row, the index or the count of a sample, and the stages
+    in the worker   the journal: every line of worker/fetch.py that writes the row, the place or the count of samples, and the stages
     in the parent   deadlines, stall reports, looks at the workers' memory
 
 The rest cannot be taken away without another design: that workers have a pidfd in the same epoll as their socket, and that the parent
@@ -66,6 +66,8 @@ def take_supervision_away() -> dict[str, Any]:
     for owner, name, answer in (
         (JournalRow, "stage", None),
         (JournalRow, "at_key", None),
+        (JournalRow, "at_place", None),
+        (JournalRow, "at_no_place", None),
         (Deadlines, "check", None),
         (Pool, "look_at_memory", False),
     ):

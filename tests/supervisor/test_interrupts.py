@@ -180,7 +180,7 @@ def test_an_epoch_that_was_broken_off_is_none_of_the_next_ones(monkeypatch: pyte
         assert [index for batch in loader for index in batch.tolist()] == list(range(20))
 
 
-@pytest.mark.parametrize("alarm", [rings, partial(rings), Rings(), Rings().ring, signal.default_int_handler], indirect=True, ids=str)
+@pytest.mark.parametrize("alarm", [rings, partial(rings), Rings(), Rings().ring, signal.default_int_handler], indirect=True, ids=range(5))
 def test_an_exception_of_a_handler_is_told_from_others(alarm: None) -> None:
     with pytest.raises((TooLate, KeyboardInterrupt)) as of_signal:
         signal.raise_signal(signal.SIGUSR2)
