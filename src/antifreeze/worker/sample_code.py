@@ -185,6 +185,12 @@ class _Run:
             raise _SomethingElse
         self._stack[-1], self._stack[-depth] = self._stack[-depth], self._stack[-1]
 
+    def bury(self, step: dis.Instruction) -> None:
+        """Of Python 3.10: the top goes below the next two."""
+        if len(self._stack) < 3:
+            raise _SomethingElse
+        self._stack.insert(-2, self._stack.pop())
+
     def load_constant(self, step: dis.Instruction) -> None:
         self._stack.append(_Known(step.argval))
 
@@ -276,6 +282,7 @@ _STEPS: dict[str, Callable[[_Run, dis.Instruction], None]] = {
     ),
     **dict.fromkeys(("STORE_FAST", "STORE_FAST_STORE_FAST"), _Run.store_local),
     **dict.fromkeys(("SWAP", "ROT_TWO"), _Run.swap),
+    "ROT_THREE": _Run.bury,
     "STORE_FAST_LOAD_FAST": _Run.store_and_load,
     **dict.fromkeys(("LOAD_CONST", "LOAD_SMALL_INT"), _Run.load_constant),
     "LOAD_GLOBAL": _Run.load_global,
