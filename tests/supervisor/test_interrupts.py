@@ -186,7 +186,10 @@ def test_an_exception_of_a_handler_is_told_from_others(alarm: None) -> None:
         signal.raise_signal(signal.SIGUSR2)
     with pytest.raises(KeyError) as of_ours:
         {}["nothing"]
+    with pytest.raises(ValueError, match="told as another one") as told:
+        raise ValueError("told as another one") from of_signal.value
     assert came_from_signal(of_signal.value)
+    assert came_from_signal(told.value) is isinstance(of_signal.value, TooLate)
     assert not came_from_signal(of_ours.value)
 
 

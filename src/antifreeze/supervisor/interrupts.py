@@ -21,6 +21,8 @@ from typing import Any
 
 from antifreeze.linux import interrupt_soon
 
+_CAUSES = 4
+
 
 @contextmanager
 def interrupts_held_back(unheard: bool = False) -> Iterator[None]:
@@ -50,11 +52,14 @@ def came_from_signal(error: BaseException) -> bool:
     if isinstance(error, KeyboardInterrupt):
         return True
     codes = {code for number in signal.valid_signals() if (code := _code_of(signal.getsignal(number))) is not None}
-    traceback = error.__traceback__ if codes else None
-    while traceback is not None:
-        if traceback.tb_frame.f_code in codes:
-            return True
-        traceback = traceback.tb_next
+    cause: BaseException | None = error if codes else None
+    for _ in range(_CAUSES):  # it may have fallen where an exception is taken for the user's, and told as another one
+        traceback = None if cause is None else cause.__traceback__
+        while traceback is not None:
+            if traceback.tb_frame.f_code in codes:
+                return True
+            traceback = traceback.tb_next
+        cause = None if cause is None else cause.__cause__
     return False
 
 
