@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 import weakref
-from array import array
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -22,18 +21,19 @@ import torch
 
 from antifreeze import spans
 from antifreeze.delivery.asking import Asked
-from antifreeze.delivery.bad_samples import BadSampleDesk, exception_of, failure_of
+from antifreeze.delivery.bad_samples import BadSampleDesk
 from antifreeze.delivery.batches import build, size_of, size_within
 from antifreeze.delivery.beginning import begin_among_ranks, begin_map, begin_streams, hosts
 from antifreeze.delivery.claims import FixedClaim
 from antifreeze.delivery.device import DeviceFeed
 from antifreeze.delivery.device_queue import DeviceQueue
 from antifreeze.delivery.flights import Flights, InFlight
+from antifreeze.delivery.handing_over import HandOver
 from antifreeze.delivery.job import Seeding, job_of
 from antifreeze.delivery.ledger import Ledger, LoopClock
 from antifreeze.delivery.local_pool import LocalPool
 from antifreeze.delivery.next_epoch import NextEpoch, why_cold
-from antifreeze.delivery.pinning import PageLock, page_lock
+from antifreeze.delivery.pinning import page_lock
 from antifreeze.delivery.position import Cursor, MapDelivered, fingerprint
 from antifreeze.delivery.ranks import Ranks
 from antifreeze.delivery.repair import Repair
@@ -44,7 +44,6 @@ from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.stream_ranks import StreamRanks
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import LoaderClosed
-from antifreeze.naming import shown
 from antifreeze.options import Options
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch
 from antifreeze.plan.randomness import own_generators
@@ -53,13 +52,10 @@ from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.interrupts import came_from_signal
 from antifreeze.supervisor.pool import Pool
-from antifreeze.supervisor.sample_path import path_of
 from antifreeze.supervisor.tasks import Batch, Phase
-from antifreeze.torch_private import BaseIterator, is_iterable_kind, is_profiling, pin_batch, seed_datapipe
-from antifreeze.worker.seeding import sample_seed, task_key
+from antifreeze.torch_private import BaseIterator, is_iterable_kind, is_profiling, seed_datapipe
+from antifreeze.worker.seeding import task_key
 from antifreeze.worker.task import FetchError
-
-_LOOK_AT_MEMORY_EVERY, _FIRST_BATCHES, _LATER_EVERY = 8, 256, 64
 
 
 class LoaderIterator(BaseIterator):  # type: ignore[misc]
@@ -119,6 +115,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._steering = None if auto is None else Steering(auto, self._flights, self._job, self._ledger, self._traps)
         self._claim = FixedClaim(workers, self._clock, self._ledger.costs) if auto is None and workers else None
         self._repair = self._make_repair()
+        self._hand_over = self._make_hand_over()
         self._finalizer = self._finalizing(loader)
         self._begin_first(loader, source if seeded else None, resume, state, goes_on=parked is not None)
 
@@ -202,6 +199,19 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             drop_last=self._drop_last,
             workers=self._num_workers,
             world_size=self._world_size,
+        )
+
+    def _make_hand_over(self) -> HandOver:
+        return HandOver(
+            self._ledger,
+            self._traps,
+            self._desk,
+            self.cursor,
+            self._dataset,
+            collates=self._auto_collation,
+            pins=self._pin_memory,
+            pin_device=self._pin_memory_device,
+            feeds_from_pinned=self._feeds_from_pinned,
         )
 
     def _borrow_ring(self, loader: Any) -> Ring:
@@ -373,7 +383,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                     if loaded is not None:
                         return loaded[0]
                 elif steering.helps:
-                    self._lend_a_hand(steering)
+                    steering.lend_a_hand(self._watched)
                 made = self._flights.take_made()
                 if made is not None:
                     return self._hand_over_made(*made)
@@ -385,8 +395,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                     break
             data, size = (in_stage("hand over", self._deliver) if self._watched else self._deliver)(flight, batch)
             samples = batch.rows - batch.short_by - len(batch.bad_rows) if self._map else batch.rows_loaded
-            self._count(samples, size)
-            return self._pinned(data)
+            return self._hand_over.give(data, samples, size, self.pool)
         except Exception as error:
             if self._options.story_file is not None and not isinstance(error, StopIteration):
                 write_story(self._options.story_file, error, self._ledger.story)
@@ -418,37 +427,12 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._reset(loader)
         self._num_yielded, self._ledger.timing.epochs = yielded, epochs
 
-    def _lend_a_hand(self, steering: Steering) -> None:
-        """While what comes next is still with the workers, the loop makes batches that nobody has begun."""
-        flights, pool = self._flights, self.pool
-        assert isinstance(pool, Pool)
-        while flights.in_flight and not flights.is_made_next() and flights.pick() is None:
-            pool.catch_up()
-            planned = flights.take_one_to_make() if flights.pick() is None else None
-            loaded = None if planned is None else steering.load_inline(partial(self._make, planned))
-            if planned is None or loaded is None:
-                return
-            flights.made(planned, *loaded[0])
-
-    def _make(self, planned: PlannedBatch, pool: LocalPool) -> tuple[Any, int]:
-        try:
-            load = in_stage("load", pool.load) if self._watched else pool.load
-            return load(planned.number, planned.indices, planned.position, planned.rows)
-        except BaseException as error:
-            self._flights.not_made(planned)
-            if isinstance(error, FetchError):
-                raise NotHere(error.failure.message) from None
-            raise
-
     def _hand_over_made(self, planned: PlannedBatch, data: Any, size: int) -> Any:
         self.cursor.delivered = self.cursor.delivered.add(planned)
         self._ledger.made_by_loop += 1
-        self._count(planned.rows, size or size_of(data))
-        if not self._auto_collation:
-            self._traps.handed_out(data)
         if not self._flights.inline:
             self._flights.go_on()
-        return self._pinned(data)
+        return self._hand_over.give_made(data, planned.rows, size or size_of(data), self.pool)
 
     def _park(self) -> bool:
         """With "auto", workers stay for the next epoch: whether the loader has taken them."""
@@ -478,34 +462,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             raise NotHere(failed.failure.message)
         self.cursor.delivered = self.cursor.delivered.add(planned)
         if failed is not None:
-            raise self._to_raise(planned, failed.failure.row or 0, failed, planned.number)
-        self._count(planned.rows, size or size_within(self._options.memory_budget_bytes, data))
-        if not self._auto_collation:
-            self._traps.handed_out(data)
-        return self._pinned(data)
-
-    def _pinned(self, data: Any) -> Any:
-        """Over locked slots it is pinned already, and torch's pin_memory hands it back as it is."""
-        lock = self._ring.keeper
-        if isinstance(lock, PageLock) and lock.refused is not None:
-            self._traps.say("page-lock", f"batches are copied to pinned memory one by one: {lock.refused}")
-        unlocked = not isinstance(lock, PageLock) or lock.refused is not None
-        needs = self._pin_memory or (self._feeds_from_pinned and unlocked)
-        return pin_batch(data, self._pin_memory_device) if needs else data
-
-    def _count(self, samples: int, size_bytes: int) -> None:
-        ledger = self._ledger
-        ledger.timing.batches += 1
-        ledger.timing.samples += samples
-        ledger.timing.delivered_bytes += size_bytes
-        ledger.timing.largest_bytes = max(ledger.timing.largest_bytes, size_bytes)
-        if ledger.timing.batches % (_LOOK_AT_MEMORY_EVERY if ledger.timing.batches < _FIRST_BATCHES else _LATER_EVERY) == 1:
-            self._look_at_memory()
-
-    def _look_at_memory(self) -> None:
-        self._ledger.most_in_flight_bytes = max(self._ledger.most_in_flight_bytes, self._ring.used_bytes())
-        if isinstance(self.pool, Pool) and self.pool.look_at_memory():
-            self._traps.busy_threads([worker.busy_threads for worker in self._ledger.costs.memory.workers.values()])
+            raise self._hand_over.to_raise(planned, failed.failure.row or 0, failed, planned.number)
+        return self._hand_over.give_made(data, planned.rows, size or size_within(self._options.memory_budget_bytes, data), self.pool)
 
     def _next_resolved(self) -> tuple[InFlight, Batch]:
         """The next batch in order (or any, where order does not matter) that is no longer loading; StopIteration at the end."""
@@ -554,7 +512,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             if batch.phase is Phase.FAILED:
                 self.pool.ring.give_back(batch.slot)
                 row = min(batch.errors)
-                raise self._to_raise(flight.planned, row, batch.errors[row], self.pool.contents[batch.number].number)
+                raise self._hand_over.to_raise(flight.planned, row, batch.errors[row], self.pool.contents[batch.number].number)
             if self._shape.splits and batch.parcel_bytes is not None:
                 self._remember_no_rows()
             if batch.parcel_bytes is not None and batch.number in self.pool.collated:
@@ -572,20 +530,6 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._flights.let_go(flight, batch, slot=False)
             if self._num_workers and not self._flights.inline:
                 self._flights.go_on()
-
-    def _to_raise(self, planned: PlannedBatch | None, row: int, error: Any, number: int) -> BaseException:
-        """The exception that batch `number` ends with; noted, and with the sample's file where the data set tells."""
-        epoch = self._ledger.timing.epochs
-        if planned is None:
-            seed = sample_seed(self._base_seed, self.cursor.epoch, failure_of(error).position or 0)
-            self._desk.note_raised(failure_of(error), None, epoch=epoch, batch=number, seed=seed)
-            return exception_of(error)
-        indices = planned.indices if isinstance(planned.indices, (list, tuple, array)) else [planned.indices]
-        failure = failure_of(error)
-        index = indices[row] if 0 <= row < len(indices) and shown(indices[row], failure.position) == failure.index else None
-        seed = sample_seed(self._base_seed, self.cursor.epoch, planned.position + row)
-        self._desk.note_raised(failure, index, epoch=epoch, batch=number, seed=seed)
-        return exception_of(error, path_of(self._dataset, index))
 
     def _remember_no_rows(self) -> None:
         self._flights.whole_only = True

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,10 +18,13 @@ from antifreeze.delivery.flights import Flights
 from antifreeze.delivery.job import Job, Seeding
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.local_pool import LocalPool
+from antifreeze.delivery.stages import in_stage
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import WorkerStartFailed
+from antifreeze.plan.map_plan import PlannedBatch
 from antifreeze.supervisor.pool import Pool
 from antifreeze.tuning.decide import INLINE, Kind, Setting
+from antifreeze.worker.task import FetchError
 
 
 class NotHere(Exception):
@@ -106,6 +110,27 @@ class Steering:
                 flights.go_on()
         elif setting == INLINE == auto.tuner.home and pool.size and not pool.state.batches:
             pool.resize(0)
+
+    def lend_a_hand(self, watched: bool) -> None:
+        """While what comes next is still with the workers, the loop makes batches that nobody has begun."""
+        flights, pool = self._flights, self._pool
+        while flights.in_flight and not flights.is_made_next() and flights.pick() is None:
+            pool.catch_up()
+            planned = flights.take_one_to_make() if flights.pick() is None else None
+            loaded = None if planned is None else self.load_inline(partial(self._make, planned, watched))
+            if planned is None or loaded is None:
+                return
+            flights.made(planned, *loaded[0])
+
+    def _make(self, planned: PlannedBatch, watched: bool, pool: LocalPool) -> tuple[Any, int]:
+        try:
+            load = in_stage("load", pool.load) if watched else pool.load
+            return load(planned.number, planned.indices, planned.position, planned.rows)
+        except BaseException as error:
+            self._flights.not_made(planned)
+            if isinstance(error, FetchError):
+                raise NotHere(error.failure.message) from None
+            raise
 
     def load_inline(self, load: Callable[[LocalPool], Any]) -> tuple[Any] | None:
         """The next batch, as `load` makes it here, with one thread as in a worker; None where a worker has to."""
