@@ -18,7 +18,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from antifreeze import DataLoader
 from antifreeze.delivery.flights import Flights
-from antifreeze.delivery.iterator import LoaderIterator
+from antifreeze.delivery.handing_over import HandOver
+from antifreeze.delivery.local_pool import LocalPool
 from antifreeze.supervisor.hearing import Ears
 from antifreeze.supervisor.interrupts import came_from_signal, interrupts_held_back
 from antifreeze.supervisor.pool import Pool
@@ -64,7 +65,7 @@ def test_a_first_interrupt_waits_and_a_second_one_changes_nothing() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def falls_into_a_handler() -> int | None:
+def falls_into_a_handler(*_: Any) -> int | None:
     """An interrupt that comes while some exception of ours is being handled."""
     try:
         raise FileNotFoundError("/proc/of/ours")
@@ -80,7 +81,7 @@ def test_an_interrupt_is_one_traceback_wherever_it_falls(monkeypatch: pytest.Mon
     monkeypatch.undo()
     loader = DataLoader(range(64), 1, num_workers=1)
     iterator = iter(loader)
-    monkeypatch.setattr(iterator, "_look_at_memory", falls_into_a_handler)
+    monkeypatch.setattr(iterator._hand_over, "_look_at_memory", falls_into_a_handler)
     with pytest.raises(KeyboardInterrupt) as in_next:
         list(iterator)
     loader.close()
@@ -148,7 +149,7 @@ def broken_off(place: Any, name: str, monkeypatch: pytest.MonkeyPatch, after: in
 @pytest.mark.parametrize("dataset", [range(20), Counting()], ids=["map", "stream"])
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"workers": "thread"}], ids=str)
 @pytest.mark.parametrize(
-    ("place", "name"), [(Ears, "_receive"), (Pool, "submit"), (Flights, "note_delivered"), (Flights, "go_on"), (LoaderIterator, "_pinned")]
+    ("place", "name"), [(Ears, "_receive"), (Pool, "submit"), (Flights, "note_delivered"), (Flights, "go_on"), (HandOver, "_pinned")]
 )
 def test_what_it_broke_off_is_done_again_and_nothing_is_lost_or_comes_twice(
     dataset: Any, options: dict[str, Any], place: Any, name: str, alarm: None, monkeypatch: pytest.MonkeyPatch
@@ -167,6 +168,23 @@ def test_what_it_broke_off_is_done_again_and_nothing_is_lost_or_comes_twice(
         assert broken == 1
         assert [index for batch in came for index in batch] == list(range(20))
         assert loader.report().epochs == 1
+        assert [index for batch in loader for index in batch.tolist()] == list(range(20))
+
+
+@pytest.mark.parametrize(("place", "name"), [(LocalPool, "load"), (HandOver, "_pinned"), (Flights, "plan_ahead")])
+def test_nor_with_auto(place: Any, name: str, alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DataLoader(range(20), 2, num_workers="auto") as loader:
+        iterator, came, broken = iter(loader), [], 0
+        rung = broken_off(place, name, monkeypatch, after=3)
+        while True:
+            try:
+                came.append(next(iterator).tolist())
+            except StopIteration:
+                break
+            except TooLate:
+                broken += 1
+        assert len(rung) >= 3 and broken == 1
+        assert [index for batch in came for index in batch] == list(range(20))
         assert [index for batch in loader for index in batch.tolist()] == list(range(20))
 
 

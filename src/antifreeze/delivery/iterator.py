@@ -417,7 +417,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         loader, state = self._loader_ref(), self._goes_on_from
         if state is None:
             raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
-        if loader is None or self._queue is not None or self._steering is not None or self._world_size > 1:
+        if loader is None or self._queue is not None or self._world_size > 1:
             raise LoaderClosed(
                 "the last next() of this iterator was broken off by an exception of a signal's handler (Ctrl-C, an alarm), so that nobody "
                 "can tell what is still to come; make a new one with iter(loader)"
