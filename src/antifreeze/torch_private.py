@@ -26,6 +26,11 @@ TORCH_ARGUMENTS = frozenset(inspect.signature(_dataloader.DataLoader.__init__).p
 """What this torch knows; `in_order` came with torch 2.6."""
 
 
+def modes_at_work() -> bool:
+    """Whether something stands between the program and torch's own functions: a default device, a mode of the user's."""
+    return bool(torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack())
+
+
 def is_iterable_kind(loader: Any) -> bool:
     return bool(loader._dataset_kind == _dataloader._DatasetKind.Iterable)
 

@@ -97,6 +97,22 @@ class Watchful(Pair):
         return super().__getattribute__(name) * 2 if name == "x" else super().__getattribute__(name)
 
 
+class ByHalf(Held):
+    def __getitem__(self, i: int) -> Any:
+        return self.x[i].half().float(), self.y[i].int().long()
+
+
+class ByByte(Held):
+    def __getitem__(self, i: int) -> Any:
+        return torch.tensor(self.y[i], dtype=torch.uint8).long()
+
+
+class Refuses(Held):
+    def __getitem__(self, i: int) -> Any:
+        number = int(self.x[i])  # noqa: F841 - it raises, and nothing else
+        return self.x[i]
+
+
 def shuffled(_: Any) -> dict[str, Any]:
     return {"batch_size": 6, "shuffle": True}
 
@@ -139,6 +155,10 @@ ASKED = [
     Case("__getattribute__", Watchful, shuffled),
     Case("own collate", Pair, lambda _: {"batch_size": 6, "collate_fn": len}),
     Case("no batches", Pair, lambda _: {"batch_size": None}),
+    Case("by way of a narrower dtype", lambda: ByHalf(HUGE.to(torch.int32), HUGE), lambda _: {"batch_size": 3}),
+    Case("wide floats by way of half", lambda: ByHalf(torch.full((40,), 1e30, dtype=torch.bfloat16)), shuffled),
+    Case("by way of a byte", lambda: ByByte(N, Y.numpy() * 7), shuffled),
+    Case("a conversion that raises", lambda: Refuses(torch.full((40,), torch.nan)), shuffled),
     Case("grad", lambda: Pair(X.clone().requires_grad_()), shuffled),
 ]
 
@@ -204,6 +224,24 @@ def test_what_changes_on_the_way_is_seen_at_once(monkeypatch: pytest.MonkeyPatch
     assert_same(next(batches), [X[20:25], Y[20:25]])
     monkeypatch.setattr(Pair, "__getitem__", lambda self, i: -i)
     assert_same(next(batches), -torch.arange(25, 30))
+
+
+def test_a_class_or_a_torch_that_changes_is_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Later(Made):
+        pass
+
+    batches = iter(build(Ours, Later(N, Y.numpy()), batch_size=5))
+    assert_same(next(batches), [X[:5], Y[:5]])
+    with monkeypatch.context() as changed:
+        changed.setattr(Later, "x", property(lambda self: N * 2), raising=False)
+        assert_same(next(batches), [X[5:10] * 2, Y[5:10]])
+    tensor = torch.tensor
+    with monkeypatch.context() as changed:
+        changed.setattr(torch, "tensor", lambda *given, **named: tensor(*given, **named) * 3)
+        assert_same(next(batches), [X[10:15] * 3, Y[10:15] * 3])
+    with torch.device("meta"):
+        assert next(batches)[0].is_meta
+    assert_same(next(batches), [X[20:25], Y[20:25]])
 
 
 def test_a_file_that_was_cut_off_names_the_sample(tmp_path: Path) -> None:

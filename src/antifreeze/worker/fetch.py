@@ -325,6 +325,7 @@ class MapFetcher:
                 samples = [source[index] for words[row_word], index in enumerate(place, task.first_row)]
         except BaseException as error:
             number = len(indices) - length_hint(place) - 1
+            self._journal.at_no_place()  # they may be asked for once more, and noted then
             if type(indices[number]) is not int:
                 return None
             wrapped = self._sample_error(error, indices[number], task.first_row + number, task.position_of(number))

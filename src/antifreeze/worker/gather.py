@@ -25,7 +25,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from antifreeze.slots.layout import Leaf, RowLayout, learn
-from antifreeze.torch_private import default_collate
+from antifreeze.torch_private import default_collate, modes_at_work
 from antifreeze.worker.hugging_face import TableRows, is_hugging_face, may_gather, same_bytes
 from antifreeze.worker.sample_code import Picks, picks_of
 
@@ -115,6 +115,11 @@ class PickedRows(ArrayRows):
         super().__init__(dataset)
         self._picks = picks
 
+    def layout(self) -> RowLayout | None:
+        if not _are_its_own(type(self._source), self._picks) or _is_debugged() or modes_at_work():
+            return None
+        return super().layout()
+
     def _arrays(self) -> tuple[Any, ...]:
         """Empty where a sample is something else by now."""
         held = vars(self._source)
@@ -129,9 +134,11 @@ class PickedRows(ArrayRows):
             return None
         if sum(each[:1].nbytes for each in arrays) > _LARGEST_ROW_BYTES:
             return None
-        made_up = {name: _rows_like(each) for name, each in zip(self._picks.attributes, arrays, strict=True)}
         try:
-            samples = [type(self._source).__getitem__(SimpleNamespace(**made_up), row) for row in range(_MADE_UP)]
+            rows = max(_FEWEST_MADE_UP, *(-(-_TELLING_NUMBERS // max(1, math.prod(each.shape[1:]))) for each in arrays))
+            held = dict(zip(self._picks.attributes, arrays, strict=True))
+            made_up = {name: _rows_like(each, rows, place) for place, (name, each) in enumerate(held.items())}
+            samples = [type(self._source).__getitem__(SimpleNamespace(**made_up), row) for row in range(rows)]
             layout = learn(samples[0])
             return layout if layout is not None and self._agrees(layout, samples, made_up) else None
         except Exception:  # the data set itself has the say, and its own error is the one to raise
@@ -150,17 +157,32 @@ class PickedRows(ArrayRows):
         return True
 
 
-_MADE_UP = 3
-_LARGEST_ROW_BYTES = 64 * 2**20
+_FEWEST_MADE_UP = 3
+_TELLING_NUMBERS = 10
+_LARGEST_ROW_BYTES = 16 * 2**20
 """Beyond it there is nothing to gain."""
 
 
-def _rows_like(each: Any) -> Any:
-    """Rows of its kind, with numbers that conversions would show on: fractions where it has some, each row another."""
-    numbers = torch.arange(_MADE_UP * math.prod(each.shape[1:])).view(_MADE_UP, *each.shape[1:]) % 97
+def _rows_like(each: Any, rows: int, place: int) -> Any:
+    """Rows of its kind, with all numbers that conversions show on; other ones in the next attribute of the same kind."""
+    shape = (rows, *each.shape[1:])
+    which = (np.arange(math.prod(shape)) + place) % _TELLING_NUMBERS
     if isinstance(each, torch.Tensor):
-        return (numbers / 7 if each.dtype.is_floating_point or each.dtype.is_complex else numbers).to(each.dtype)
-    return (numbers.numpy() / 7 if each.dtype.kind in "fc" else numbers.numpy()).astype(each.dtype)
+        return torch.tensor(_telling_numbers(each.dtype), dtype=each.dtype)[torch.from_numpy(which)].view(shape)
+    made_up = np.array(_telling_numbers(_dtype(each)), dtype=each.dtype)[which].reshape(shape)
+    made_up.flags.writeable = each.flags.writeable  # torch has a word to say of those that are not
+    return made_up
+
+
+def _telling_numbers(dtype: torch.dtype | None) -> list[Any]:
+    """What does not survive a dtype of less range or less precision on the way: `x.half().float()`, `y.int().long()`."""
+    if dtype is None or dtype is torch.bool:
+        return [0, 1] * (_TELLING_NUMBERS // 2)
+    if dtype.is_floating_point or dtype.is_complex:
+        of = torch.finfo(dtype)
+        return [0.0, 1 / 7, -1 / 3, 1 + of.eps, of.max, of.min, of.tiny, -of.tiny, 97.0, math.inf]
+    most, least = torch.iinfo(dtype).max, torch.iinfo(dtype).min
+    return [0, 1, max(least, -1), 97, most, least, most - 1, most // 3, least + most // 5, 2]
 
 
 _ARRAYS = (torch.Tensor, np.ndarray, np.memmap)
@@ -183,15 +205,20 @@ def gather_of(dataset: Any) -> Gather | None:
 
 
 def _picks(dataset: Any) -> Picks | None:
-    kind = type(dataset)
-    looked_up = getattr_static(kind, "__getattribute__") is getattr_static(object, "__getattribute__")
-    if not looked_up or hasattr(dataset, "__getitems__") or _is_debugged():
+    kind: Any = type(dataset)
+    if kind.__getattribute__ is not object.__getattribute__ or hasattr(dataset, "__getitems__") or _is_debugged():
         return None
     picks = picks_of(getattr_static(kind, "__getitem__", None))
     if picks is None or not isinstance(getattr(dataset, "__dict__", None), dict):
         return None
-    are_its_own = all(getattr_static(kind, name, None) is None for name in picks.attributes)
-    return picks if are_its_own and all(type(vars(dataset).get(name)) in _ARRAYS for name in picks.attributes) else None
+    return picks if _are_its_own(kind, picks) and all(type(vars(dataset).get(name)) in _ARRAYS for name in picks.attributes) else None
+
+
+def _are_its_own(kind: Any, picks: Picks) -> bool:
+    """Whether `self.NAME` is what the data set itself holds under that name, and no property of its class's, say."""
+    if kind.__getattribute__ is not object.__getattribute__:
+        return False
+    return not any(base.__dict__.get(name) is not None for base in kind.__mro__ for name in picks.attributes)
 
 
 def _is_debugged() -> bool:

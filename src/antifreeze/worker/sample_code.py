@@ -16,12 +16,16 @@ import dis
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_VARARGS, CO_VARKEYWORDS
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 import torch
 
-_MAKERS: tuple[Any, ...] = (int, float, torch.tensor, torch.as_tensor, torch.from_numpy)
+_MAKERS: tuple[Any, ...] = (
+    int,
+    float,
+    *(each for each in (torch.tensor, torch.as_tensor, torch.from_numpy) if type(each) is BuiltinFunctionType),
+)
 """Of a row they make the same values: as a Python number, or as a tensor, of another dtype where one is named."""
 _METHODS = frozenset({"clone", "copy", "item", "float", "double", "half", "long", "int"})
 _NOT_A_PLAIN_FUNCTION = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
@@ -36,10 +40,13 @@ class Picks:
     attributes: tuple[str, ...]
     code: CodeType
     names: tuple[tuple[str, Any], ...]
+    of_torch: tuple[tuple[str, Any], ...]
 
     def still_means(self, function: Any) -> bool:
         """Whether what was read is what would run now."""
         if type(function) is not FunctionType or function.__code__ is not self.code:
+            return False
+        if any(vars(torch).get(name) is not meaning for name, meaning in self.of_torch):
             return False
         return all(_look_up(function, name) is meaning for name, meaning in self.names)
 
@@ -57,7 +64,7 @@ def picks_of(function: Any) -> Picks | None:
         _collect(run.result(), attributes)
     except _SomethingElse:
         return None
-    return Picks(tuple(attributes), code, tuple(run.names.items())) if attributes else None
+    return Picks(tuple(attributes), code, tuple(run.names.items()), tuple(run.of_torch.items())) if attributes else None
 
 
 class _SomethingElse(Exception):
@@ -128,6 +135,7 @@ class _Run:
 
     def __init__(self, function: FunctionType) -> None:
         self.names: dict[str, Any] = {}
+        self.of_torch: dict[str, Any] = {}
         self._function = function
         self._stack: list[Any] = []
         first, second = function.__code__.co_varnames[:2]
@@ -207,7 +215,8 @@ class _Run:
         elif type(owner) is _Row and name in _METHODS:
             self._stack.append(_Method(owner))
         elif type(owner) is _Known and owner.value is torch:
-            self._stack.append(_Known(vars(torch).get(name)))
+            self.of_torch[name] = meaning = vars(torch).get(name)
+            self._stack.append(_Known(meaning))
         else:
             raise _SomethingElse
         if step.opname == "LOAD_METHOD" or "NULL" in step.argrepr:
