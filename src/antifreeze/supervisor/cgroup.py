@@ -77,11 +77,12 @@ class OomWatch:
     """Whether a worker that was ended by SIGKILL was the out-of-memory killer's."""
 
     def __init__(self) -> None:
-        self._known = count_kills()
+        self._known = self._seen = count_kills()
 
     def look(self) -> None:
-        """Kills that struck nobody of ours, until now."""
-        self._known = count_kills()
+        """Kills that were there at the last look struck nobody of ours: of a later one the death may not have been noticed yet."""
+        known, seen = self._known, self._seen
+        self._known, self._seen = Kills(max(known.cgroup, seen.cgroup), max(known.machine, seen.machine)), count_kills()
 
     def evidence(self, pid: int) -> str | None:
         """What tells that it struck `pid`, in words."""

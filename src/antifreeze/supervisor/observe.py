@@ -102,7 +102,9 @@ class Memory:
 
 
 def memory_of(pid: int) -> Memory | None:
-    """None where it is gone, or not ours to look at."""
+    """None where it is gone, or not ours to look at; or in uninterruptible sleep: who reads that might wait with it."""
+    if process_state(pid) == "D":
+        return None
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:

@@ -231,8 +231,12 @@ def places_are_found() -> bool:
 
 
 def _row_at_place(words: list[int]) -> int:
-    """ALL_ROWS where that cannot be read: the worker is dead, or another user's, or the system does not allow it."""
+    """ALL_ROWS where that cannot be read: the worker is dead, or another user's, or the system does not allow it; or it is in
+    uninterruptible sleep: who reads its memory might wait with it."""
     try:
+        with open(f"/proc/{words[Word.PID]}/stat") as stat:
+            if stat.read().rpartition(") ")[2][:1] == "D":
+                return ALL_ROWS
         with open(f"/proc/{words[Word.PID]}/mem", "rb", buffering=0) as memory:
             given_out = int.from_bytes(os.pread(memory.fileno(), 8, words[Word.PLACE_AT]), "little")
     except (OSError, OverflowError):
