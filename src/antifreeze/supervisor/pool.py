@@ -38,7 +38,6 @@ from antifreeze.supervisor.watch import Watch
 from antifreeze.supervisor.work import Content, Costs, Jobs, StreamStart
 from antifreeze.supervisor.workshop import Workshop
 from antifreeze.worker.main import WorkerSpec
-from antifreeze.worker.seeding import global_generators
 from antifreeze.worker.turns import Turns, Usage
 
 TICK_S = 0.25
@@ -96,14 +95,8 @@ class Pool:
 
     def start(self) -> None:
         if self._starter.forks:
-            self._prepare_to_fork()
+            give_free_memory_back()
         self._replacing.start_all(self.state.staying())
-
-    @staticmethod
-    def _prepare_to_fork() -> None:
-        """What each worker would do for itself, in pages of its own."""
-        give_free_memory_back()
-        global_generators()
 
     @property
     def started(self) -> bool:

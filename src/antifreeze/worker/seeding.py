@@ -189,7 +189,7 @@ def _offset_of_torchs_engine() -> int | None:
 
 
 def global_generators() -> list[Generator]:
-    """Where their memory lies is found once in a process, and inherited by its forks."""
+    """Where their memory lies is found once in a process."""
     return [PythonGenerator(), NumpyGenerator(), TorchGenerator()]
 
 
