@@ -145,6 +145,18 @@ def broken_off(place: Any, name: str, monkeypatch: pytest.MonkeyPatch, after: in
     return rung
 
 
+def go_on_to_the_end(iterator: Any) -> tuple[list[list[int]], int]:
+    """The batches, and how often the alarm came in between."""
+    came, broken = [], 0
+    while True:
+        try:
+            came.append(next(iterator).tolist())
+        except StopIteration:
+            return came, broken
+        except TooLate:
+            broken += 1
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("dataset", [range(20), Counting()], ids=["map", "stream"])
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"workers": "thread"}], ids=str)
@@ -155,15 +167,9 @@ def test_what_it_broke_off_is_done_again_and_nothing_is_lost_or_comes_twice(
     dataset: Any, options: dict[str, Any], place: Any, name: str, alarm: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with DataLoader(dataset, 2, num_workers=1, timeout=10, **options) as loader:
-        iterator, came, broken = iter(loader), [], 0
+        iterator = iter(loader)
         rung = broken_off(place, name, monkeypatch, after=3)
-        while True:
-            try:
-                came.append(next(iterator).tolist())
-            except StopIteration:
-                break
-            except TooLate:
-                broken += 1
+        came, broken = go_on_to_the_end(iterator)
         assert len(rung) >= 3
         assert broken == 1
         assert [index for batch in came for index in batch] == list(range(20))
@@ -174,15 +180,9 @@ def test_what_it_broke_off_is_done_again_and_nothing_is_lost_or_comes_twice(
 @pytest.mark.parametrize(("place", "name"), [(LocalPool, "load"), (HandOver, "_pinned"), (Flights, "plan_ahead")])
 def test_nor_with_auto(place: Any, name: str, alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with DataLoader(range(20), 2, num_workers="auto") as loader:
-        iterator, came, broken = iter(loader), [], 0
+        iterator = iter(loader)
         rung = broken_off(place, name, monkeypatch, after=3)
-        while True:
-            try:
-                came.append(next(iterator).tolist())
-            except StopIteration:
-                break
-            except TooLate:
-                broken += 1
+        came, broken = go_on_to_the_end(iterator)
         assert len(rung) >= 3 and broken == 1
         assert [index for batch in came for index in batch] == list(range(20))
         assert [index for batch in loader for index in batch.tolist()] == list(range(20))
