@@ -13,10 +13,14 @@ import torch
 from torch.utils.data import Dataset
 
 from antifreeze import DataLoader
+from antifreeze.options import Options
+from antifreeze.supervisor.deadlines import Deadlines
 from antifreeze.supervisor.exchange import Ending, FreeSlot, Gather, RowFailed, Send, TakenBack, TaskEnded, WorkerBack, WorkerGone
 from antifreeze.supervisor.policy import LATE_AT_LEAST_S, LATE_SAMPLE, LATE_TASK, is_late
 from antifreeze.supervisor.state import PoolState
-from antifreeze.supervisor.tasks import Phase, Piece
+from antifreeze.supervisor.tasks import Phase, Piece, Task
+from antifreeze.supervisor.watch import Watch
+from antifreeze.worker.journal import Journal, Stage
 
 from .tables import SLOT, Bad, discard, ended, gone, rows_done, state_of
 
@@ -288,3 +292,18 @@ def test_with_persistent_workers_the_loser_comes_home_and_its_slot_too(held_up: 
             pool._ears.drain(1)
         assert not pool.ring._filling
         assert loader.report().restarts == 0
+
+
+def test_who_still_writes_what_another_has_delivered_is_looked_at_too() -> None:
+    """Its batch is gone; the look found a KeyError there, and the epoch ended with it."""
+    journal = Journal.create(1)
+    row = journal.row(0)
+    row.begin(7, 3, time.monotonic_ns())
+    row.stage(Stage.WRITE)
+    deadlines = object.__new__(Deadlines)
+    deadlines._state = PoolState(1, forgive=False)
+    deadlines._watch = Watch(journal, 1)
+    deadlines._options = Options()
+    look = deadlines._watch.look(0, time.monotonic())
+    assert not deadlines._is_overdue(look, Task(7, batch=3, first_row=0, rows=4, whole=False))
+    journal.close()

@@ -95,7 +95,8 @@ class Deadlines:
         entry, samples, each = look.entry, 1, True
         together = entry.row == ALL_ROWS or entry.stage in _TOGETHER
         if task is not None and together and entry.stage is not Stage.INITIALISING:
-            samples, each = task.rows, task.singly or self._state.batches[task.batch].stream is not None
+            batch = self._state.batches.get(task.batch)  # None: another one has won the race for it, and it was delivered
+            samples, each = task.rows, task.singly or (batch is not None and batch.stream is not None)
         return self._watch.overdue(look, self._options.sample_timeout_s, samples, each)
 
     def _leave_fork(self, number: int, worker: AnyWorker) -> None:
