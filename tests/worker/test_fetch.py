@@ -15,7 +15,7 @@ from antifreeze.slots.arena import Arena
 from antifreeze.slots.parcel import unpack
 from antifreeze.worker import seeding
 from antifreeze.worker.fetch import MapFetcher
-from antifreeze.worker.journal import ROW_WORDS, JournalRow
+from antifreeze.worker.journal import ROW_WORDS, JournalRow, Word
 from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.seeding import SampleSeeds
 from antifreeze.worker.slot_writer import SlotWriter
@@ -142,3 +142,22 @@ def test_a_stop_iteration_does_not_end_the_epoch(bench: Any) -> None:
         bench(make).load([3])
     assert refused.value.failure.type_name == "LoadingError"
     assert "__getitem__ raised StopIteration" in refused.value.failure.message
+
+
+def test_a_quick_task_that_failed_points_nowhere(bench: Any) -> None:
+    """Its samples may be asked for once more, each noted: who looked at the old place would name another one."""
+    pointed: list[bool] = []
+
+    def make(index: int) -> int:
+        pointed.append(bool(fetching.journal.words[Word.PLACE_AT]))
+        return index if index < 50 else index // 0
+
+    fetching = bench(make)
+    for first in range(0, 40, 4):
+        fetching.load(list(range(first, first + 4)))
+    fetching.fetcher._is_quick = True
+    fetching.load([41, 42])
+    assert pointed[-2:] == [True, True] and not fetching.journal.words[Word.PLACE_AT]
+    with pytest.raises(FetchError):
+        fetching.load([43, 50, 44])
+    assert pointed[-1] and not fetching.journal.words[Word.PLACE_AT]

@@ -70,7 +70,7 @@ class Word(IntEnum):
 
 _STAGE, _SINCE_NS, _LISTED, _PLACE_AT = int(Word.STAGE), int(Word.SINCE_NS), int(Word.LISTED), int(Word.PLACE_AT)
 """Written for every task: a member of an enum costs as much to find as its word to write."""
-_TASK, _LIST = Struct("3q"), Struct("3q")
+_THREE_WORDS = Struct("3q")
 _TASK_AT, _LIST_AT = 8 * Word.TASK, 8 * Word.LISTED
 
 
@@ -135,12 +135,12 @@ class JournalRow:
         """`indices`: of the task's samples, int64; listed once, so that a sample is noted by its row alone."""
         words, count = self.words, len(indices) // 8
         words[_LISTED] = 0
-        _TASK.pack_into(words, _TASK_AT, task, batch, first_row)
+        _THREE_WORDS.pack_into(words, _TASK_AT, task, batch, first_row)
         words[_SINCE_NS] = now_ns
         self.lists = 0 < count <= _LISTED_MOST
         if self.lists:
             words[_LIST_FROM : _LIST_FROM + count] = memoryview(indices).cast("q")
-        _LIST.pack_into(words, _LIST_AT, count if self.lists else 0, first_row, 0)
+        _THREE_WORDS.pack_into(words, _LIST_AT, count if self.lists else 0, first_row, 0)
 
     def stage(self, stage: Stage) -> None:
         self.words[_STAGE] = stage
