@@ -138,6 +138,14 @@ def test_a_dead_process_that_nobody_reaped(capsys: pytest.CaptureFixture[str]) -
     assert f"process {process.pid} is dead, and its parent {os.getpid()} has not reaped it" in capsys.readouterr().err
 
 
+def test_a_program_that_just_begins_is_not_dead() -> None:
+    """For a moment before execve is through it has no command line: seen in one of a hundred."""
+    for _ in range(300):
+        with subprocess.Popen(["sleep", "100"]) as process:
+            assert not is_dead(process.pid)
+            process.kill()
+
+
 def test_not_a_python_process(sleeper: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor(sleeper) == 2
     assert capsys.readouterr().err == f"antifreeze doctor: process {sleeper} is not a Python process, and has none below it: sleep 100\n"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from antifreeze.doctor.facts.model import Memory, ShmSpace
 
+PF_EXITING = 0x4  # include/linux/sched.h: the kernel has begun to take it apart
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 KEPT_ENVIRONMENT = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 
@@ -21,6 +22,7 @@ class Stat:
     major_faults: int
     cpu_s: float
     started_s: float
+    exiting: bool
     exit_status: int
 
 
@@ -62,11 +64,10 @@ def is_alive(pid: int) -> bool:
 
 
 def is_dead(pid: int) -> bool:
-    """Gone, on its way out (without a command line, and no kernel thread), or a zombie that its parent did not reap."""
+    """Gone, on its way out, or a zombie that its parent did not reap; an empty command line says none of this: a program that just
+    begins (execve) has none for a moment, either."""
     stat = read_stat(pid)
-    if stat is None or stat.state in ("Z", "X"):
-        return True
-    return not read_command(pid) and 2 not in (pid, stat.parent)
+    return stat is None or stat.exiting or stat.state in ("Z", "X")
 
 
 def all_pids() -> list[int]:
@@ -98,6 +99,7 @@ def parse_stat(text: str) -> Stat:
         major_faults=int(fields[9]),
         cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S,
         started_s=int(fields[19]) / TICKS_PER_S,
+        exiting=bool(int(fields[6]) & PF_EXITING),
         exit_status=int(fields[49]) if len(fields) > 49 else 0,
     )
 
