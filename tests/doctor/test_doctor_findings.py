@@ -171,7 +171,10 @@ DISEASES: list[tuple[str, Examination, int | None, str]] = [
     (
         "out-of-memory-kill",
         exam(
-            loop_process(cgroup="/pod"), idle_worker(W1, 1), cgroups=(Cgroup("/pod", memory_limit=10**9, memory_used=10**8, oom_kills=2),)
+            loop_process(cgroup="/pod"),
+            idle_worker(W1, 1),
+            cgroups=(Cgroup("/pod", memory_limit=10**9, memory_used=10**8, oom_kills=2),),
+            machine=Machine(cores=4, oom_kills=(OomKill(555, f"Killed process 555 ({idle_worker(W1, 1).name})", "/another-pod"),)),
         ),
         LOOP,
         "2 out-of-memory kills",

@@ -161,11 +161,15 @@ def test_cgroups_of_both_versions() -> None:
 
 def test_the_kernels_log_of_kills() -> None:
     text = (
+        "6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/a,task_memcg=/a/b,task=pt_data_worker,pid=34,uid=0\n"
         "6,1,2,-;eth0 up\n3,9,9,-;Out of memory: Killed process 12 (python) total-vm:1kB\n"
         "3,9,9,-;Memory cgroup out of memory: Killed process 34 (pt_data_worker) anon-rss:2kB\n"
     )
     assert [kill.pid for kill in parse_oom_kills(text)] == [12, 34]
-    assert parse_oom_kills(text)[1].text.startswith("Memory cgroup out of memory")
+    unknown, known = parse_oom_kills(text)
+    assert known.text.startswith("Memory cgroup out of memory")
+    assert known.was_in("/a/b") and known.was_in("/b") and known.was_in("/") and not known.was_in("/a")
+    assert unknown.was_in("/a")
 
 
 def dump(function: str, file: str, *values: dict[str, object]) -> bytes:

@@ -18,7 +18,7 @@ class Graph:
     def pin_memory(self):
         ready()
         pinned = threading.Event()
-        while "loop" in sys.argv:
+        while "loop" in sys.argv:  # <- loop
             pinned.is_set()  # <- loop
         pinned.wait()  # <- here
         return self

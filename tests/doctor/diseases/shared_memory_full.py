@@ -22,7 +22,7 @@ def stack(samples):
 
 if __name__ == "__main__":
     kept = []
-    for step, batch in enumerate(DataLoader(Images(), batch_size=1, num_workers=2, collate_fn=stack)):  # <- loop
+    for step, batch in enumerate(DataLoader(Images(), batch_size=1, num_workers=1, collate_fn=stack)):  # <- loop
         kept.append(batch)
         if step == 0:
             ready_soon()

@@ -70,8 +70,10 @@ def read_oom_kills() -> tuple[OomKill, ...]:
 
 def parse_oom_kills(text: str) -> tuple[OomKill, ...]:
     pattern = re.compile(r"[^;\n]*;?((?:Memory cgroup o|O)ut of memory: Killed process (\d+) [^\n]*)")
-    found = [OomKill(pid=int(match.group(2)), text=match.group(1).strip()) for match in pattern.finditer(text)]
-    return tuple(found[-MOST_KILLS:])
+    whose = re.compile(r"oom-kill:[^\n]*\btask_memcg=([^,\n]*),task=[^\n]*,pid=(\d+)")
+    cgroups = {int(match.group(2)): match.group(1) for match in whose.finditer(text)}
+    found = [(int(match.group(2)), match.group(1).strip()) for match in pattern.finditer(text)]
+    return tuple(OomKill(pid, words, cgroups.get(pid)) for pid, words in found[-MOST_KILLS:])
 
 
 @dataclass(frozen=True)

@@ -283,6 +283,12 @@ class Cgroup:
 class OomKill:
     pid: int
     text: str
+    cgroup: str | None = None
+    """As the host names it; older kernels do not say."""
+
+    def was_in(self, cgroup: str) -> bool:
+        """Inside a container, which has a name of its own for it, the path is the end of the host's, or just "/"."""
+        return self.cgroup is None or self.cgroup.endswith(cgroup.rstrip("/"))
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,9 @@ def killed_for_memory(loader: LoaderCase, case: Case) -> tuple[int, str] | None:
         return killed[0], ""
     if not deaths(loader)[1]:
         return None
-    # Reaped already: the last kill of the log that was a worker, and not of another program in the same cgroup.
-    workers = [kill for kill in case.exam.machine.oom_kills if f"({loader.workers[0].process.name})" in kill.text] if loader.workers else []
+    # Reaped already: the last kill of the log that was a worker, neither of another job nor another program in the same cgroup.
+    here = [kill for kill in case.exam.machine.oom_kills if kill.was_in(cgroup.path)]
+    workers = [kill for kill in here if f"({loader.workers[0].process.name})" in kill.text] if loader.workers else []
     return (workers[-1].pid, workers[-1].text) if workers else (0, "")
 
 
