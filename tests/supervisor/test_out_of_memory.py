@@ -110,7 +110,7 @@ def test_what_is_used_is_without_the_cache_of_files(cgroup: str, files: dict[str
         file = tmp_path / "root" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    assert limits_and_use(tmp_path / "root", own) == expected
+    assert limits_and_use(str(tmp_path / "root"), str(own)) == expected
 
 
 def test_two_that_were_struck_at_once_are_both_explained_and_a_third_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,4 +140,4 @@ def test_kills_are_counted(tmp_path: Path) -> None:
     (tmp_path / "memory.events").write_text("oom 3\noom_kill 2\n")
     own = tmp_path / "own"
     own.write_text("0::/\n")
-    assert count_kills(tmp_path, own).cgroup == 2
+    assert count_kills(str(tmp_path), str(own)).cgroup == 2

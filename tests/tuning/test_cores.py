@@ -17,7 +17,7 @@ def tree(root: Path, own: str, files: dict[str, str]) -> Limits:
         file = root / "cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    return cgroup_limits(root / "cgroup", root / "own")
+    return cgroup_limits(str(root / "cgroup"), str(root / "own"))
 
 
 V2 = "0::/kubepods/pod1/container\n"

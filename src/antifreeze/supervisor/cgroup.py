@@ -1,8 +1,7 @@
 """The memory cgroup of this process, of version 1 or 2: what may still be used, and whether the out-of-memory killer struck.
 
-1. A limit may stand at any level above the process: the tightest counts.
-2. What files are cached in memory is given up before anybody is killed: it is not in use.
-3. Evidence of a kill, the best first: the kernel's log names the process; the cgroup counted a kill; the machine did.
+1. What files are cached in memory is given up before anybody is killed: it is not in use.
+2. Evidence of a kill, the best first: the kernel's log names the process; the cgroup counted a kill; the machine did.
 """
 
 from __future__ import annotations
@@ -10,54 +9,44 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
-CGROUPS = Path("/sys/fs/cgroup")
-OWN_CGROUP = Path("/proc/self/cgroup")
+from antifreeze import cgroups
 
 _V1_NO_LIMIT = 1 << 60
 _MOST_LOG_RECORDS = 50_000
+_AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
+_KILLED = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+_FILES = re.compile(r"^(?:in)?active_file (\d+)$", re.MULTILINE)
+_TOTAL_FILES = re.compile(r"^total_(?:in)?active_file (\d+)$", re.MULTILINE)
 
 
 def available_memory_bytes() -> int | None:
     """What may still be used: the machine's, or the cgroup's where that is less."""
-    machine = re.search(r"^MemAvailable:\s+(\d+) kB$", _text(Path("/proc/meminfo")), re.MULTILINE)
+    machine = _AVAILABLE.search(cgroups.text("/proc/meminfo"))
     amounts = [int(machine.group(1)) * 1024] if machine else []
     return min([*amounts, *(max(0, limit - used) for limit, used in limits_and_use())], default=None)
 
 
-def limits_and_use(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> list[tuple[int, int]]:
+def limits_and_use(root: str = cgroups.ROOT, own: str = cgroups.OWN) -> list[tuple[int, int]]:
     """(limit, used) in bytes of each cgroup from this process's own to the root, where it has a limit."""
     found = []
     for folder in _folders(root, own):
-        new = (folder / "memory.max").exists()
-        limit = _number(_text(folder / ("memory.max" if new else "memory.limit_in_bytes")))
-        used = _number(_text(folder / ("memory.current" if new else "memory.usage_in_bytes")))
+        new = os.path.exists(f"{folder}/memory.max")
+        limit = cgroups.number(cgroups.text(f"{folder}/{'memory.max' if new else 'memory.limit_in_bytes'}"))
+        used = cgroups.number(cgroups.text(f"{folder}/{'memory.current' if new else 'memory.usage_in_bytes'}"))
         if limit is None or used is None or limit >= _V1_NO_LIMIT:
             continue
-        cached = re.findall(r"^(?:total_)?(?:in)?active_file (\d+)$", _stat(folder), re.MULTILINE)
-        found.append((limit, max(0, used - sum(map(int, cached)))))
+        found.append((limit, max(0, used - _cached(cgroups.text(f"{folder}/memory.stat")))))
     return found
 
 
-def _stat(folder: Path) -> str:
-    """Of it and all below it: version 1 has both that and its own."""
-    lines = _text(folder / "memory.stat").splitlines()
-    totals = [line for line in lines if line.startswith("total_")]
-    return "\n".join(totals or lines)
+def _cached(stat: str) -> int:
+    """By it and all below it: version 1 has both that and its own."""
+    return sum(map(int, _TOTAL_FILES.findall(stat) or _FILES.findall(stat)))
 
 
-def _folders(root: Path, own: Path) -> list[Path]:
-    """This process's own first. In a container the path is often the host's, while the mount shows the container's own as its root."""
-    lines = [line.split(":", 2) for line in _text(own).splitlines()]
-    path = next((line[2] for line in lines if len(line) == 3 and "memory" in line[1].split(",")), None)
-    mount = root / "memory"
-    if path is None or not mount.is_dir():
-        path, mount = next((line[2] for line in lines if len(line) == 3 and not line[1]), ""), root
-    folder = mount / path.strip().lstrip("/")
-    if not folder.is_dir() or ".." in path:
-        return [mount]
-    return [folder, *(parent for parent in folder.parents if parent == mount or mount in parent.parents)]
+def _folders(root: str = cgroups.ROOT, own: str = cgroups.OWN) -> tuple[str, ...]:
+    return cgroups.folders_v1("memory", root, own) or cgroups.folders_v2(root, own)
 
 
 @dataclass(frozen=True)
@@ -68,9 +57,9 @@ class Kills:
     machine: int
 
 
-def count_kills(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> Kills:
+def count_kills(root: str = cgroups.ROOT, own: str = cgroups.OWN) -> Kills:
     folder = _folders(root, own)[0]
-    return Kills(_kills(folder / "memory.events") or _kills(folder / "memory.oom_control"), _kills(Path("/proc/vmstat")))
+    return Kills(_kills(f"{folder}/memory.events") or _kills(f"{folder}/memory.oom_control"), _kills("/proc/vmstat"))
 
 
 class OomWatch:
@@ -121,17 +110,6 @@ def _told_by_kernel(pid: int) -> str | None:
     return found
 
 
-def _kills(file: Path) -> int:
-    match = re.search(r"^oom_kill (\d+)$", _text(file), re.MULTILINE)
+def _kills(file: str) -> int:
+    match = _KILLED.search(cgroups.text(file))
     return int(match.group(1)) if match else 0
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.strip().isdigit() else None
