@@ -57,6 +57,16 @@ class Blame:
         scene = self._scene(number, look.entry, STRIKES)
         return _blamed(scene, telling.sample_overdue(scene, worker, stuck_s, self._options.sample_timeout_s), final=True)
 
+    def waits_for_lock(self, number: int, worker: AnyWorker, look: Look, stuck_s: float) -> WorkerGone:
+        """Somebody who was not forked along may have the lock; only a sample that waits like this again is at fault itself."""
+        scene = self._scene(number, look.entry, STRIKES)
+        return _blamed(scene, telling.sample_waits(scene, worker, stuck_s))
+
+    def was_suspected(self, entry: Entry) -> bool:
+        """Whether a worker has ended at this batch before."""
+        batch = self._state.batch_of(entry.task)
+        return batch is not None and bool(self._state.batches[batch].strikes)
+
     def path_of(self, entry: Entry) -> str | None:
         """The file of the sample that a worker is (was) at, where the data set tells."""
         if entry.stage not in _AT_A_SAMPLE or entry.row == ALL_ROWS or self._jobs.streams:

@@ -33,6 +33,7 @@ class Crew:
         self.owner_pid = os.getpid()
         self.ring = ring
         self.use_server = use_server
+        self.served = False  # a worker came from the clean server
         self.journal = Journal.create(size)
         self.poll = select.epoll()
         self.bell = Bell() if threads else None
@@ -71,7 +72,7 @@ class Crew:
                 self.ring.recall_filling(usable=not self.abandoned)
         finally:
             self._close_descriptors()
-            if self.use_server and not any(crew.use_server and not crew.closed for crew in _crews):
+            if self.served and not any(crew.served and not crew.closed for crew in _crews):
                 end_clean_server()
 
     def disown(self) -> None:

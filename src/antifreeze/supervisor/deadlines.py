@@ -2,7 +2,9 @@
 
 1. A sample past its deadline is blamed, and its worker ended.
 2. A worker that somebody stopped is replaced; its sample is blamed only where that happens again and again, however short its deadline.
-3. A forked worker that waits for a lock since its start is replaced by one from the clean server, and so are all later ones.
+3. A forked worker that waits for a lock before it has done its first task is replaced by one from the clean server, and so are all later
+   ones: the lock may have been held when it was forked. Its sample is tried there once more; where it is stuck there too, it is bad, and
+   forking was innocent.
 4. A worker that even SIGKILL does not end is left behind.
 5. A worker that waits for work though it was given some is replaced: a message was lost (an exception fell into the loop's process while
    it was read, say), and what nobody is at would be waited for for ever.
@@ -15,6 +17,7 @@ import time
 from math import inf
 
 from antifreeze.events import Happening
+from antifreeze.supervisor import telling
 from antifreeze.supervisor.acting import Hands
 from antifreeze.supervisor.blame import Blame
 from antifreeze.supervisor.crew import AnyWorker
@@ -82,14 +85,11 @@ class Deadlines:
             self._voice.tell(Happening.DEADLINE, text)
             self._replacing.kill(number, worker, WorkerGone(number), stopped_by_others=True)
             return
-        may_leave_fork = self._starter.forks and not worker.is_from_server
-        if may_leave_fork and self._watch.stuck_in_inherited_lock(worker, look, now_s):
-            self._leave_fork(number, worker)
+        is_forked, timeout_s = self._starter.forks and not worker.is_from_server, self._options.sample_timeout_s
+        if is_forked and self._watch.may_be_forks_fault(worker, look, timeout_s, curable=self._starter.may_serve):
+            self._leave_fork(number, worker, look, now_s - look.since_s)
         elif overdue:
-            if may_leave_fork and self._watch.waits_for_lock_since_start(worker, look):
-                self._leave_fork(number, worker)
-            else:
-                self._end_overdue(number, worker, look, now_s - look.since_s)
+            self._end_overdue(number, worker, look, now_s - look.since_s)
 
     def _is_overdue(self, look: Look, task: Task | None) -> bool:
         entry, samples, each = look.entry, 1, True
@@ -99,14 +99,15 @@ class Deadlines:
             samples, each = task.rows, task.singly or (batch is not None and batch.stream is not None)
         return self._watch.overdue(look, self._options.sample_timeout_s, samples, each)
 
-    def _leave_fork(self, number: int, worker: AnyWorker) -> None:
-        text = (
-            f"worker {number} ({worker.who}) waits since its start for a lock that was held when it was forked; "
-            f"it is replaced by one from a clean process\n{where_is(worker)}"
-        )
-        self._voice.say(Happening.DEADLINE, text)
-        self._crew.use_server = True
-        self._replacing.kill(number, worker, WorkerGone(number))
+    def _leave_fork(self, number: int, worker: AnyWorker, look: Look, stuck_s: float) -> None:
+        entry, may_serve = look.entry, self._starter.may_serve
+        at_sample, self._crew.use_server = entry.stage is Stage.FETCH, may_serve
+        blamed = self._blame.waits_for_lock(number, worker, look, stuck_s) if at_sample else WorkerGone(number)
+        if at_sample and not may_serve and self._blame.was_suspected(entry):
+            self._voice.tell(Happening.DEADLINE, blamed.failure.message)  # it will be bad
+        else:
+            self._voice.say(Happening.DEADLINE, telling.lock_since_fork(worker, entry, self._blame.path_of(entry), stuck_s, may_serve))
+        self._replacing.kill(number, worker, blamed, stopped_by_others=may_serve)  # it says nothing about those that follow
 
     def _end_overdue(self, number: int, worker: AnyWorker, look: Look, stuck_s: float) -> None:
         if look.entry.stage in (Stage.STARTING, Stage.INITIALISING):
@@ -115,6 +116,8 @@ class Deadlines:
         else:
             blamed = self._blame.overdue(number, worker, look, stuck_s)
             text = blamed.failure.message
+            if worker.is_from_server and self._starter.forks and self._blame.was_suspected(look.entry):
+                self._crew.use_server = False
         self._voice.tell(Happening.DEADLINE, text)
         self._replacing.kill(number, worker, blamed)
 

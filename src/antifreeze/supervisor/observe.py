@@ -25,6 +25,7 @@ _OF_DESCRIPTOR = frozenset(
 )
 _OF_PATH = frozenset(["openat", "newfstatat", "statx"])  # their second argument
 _PAGE = 4096
+_FUTEX_PRIVATE = 128
 
 
 def process_state(pid: int) -> str:
@@ -59,6 +60,20 @@ def system_call(pid: int) -> str | None:
     if path is not None:
         return f"{name}() on {path}"
     return f"number {words[0]}" if name is None else f"{name}()"
+
+
+def waits_for_own_lock(pid: int, alone: bool = False) -> bool:
+    """Whether it sleeps until a lock of its own, which no other process can open, is opened. `alone`: and for ever, because it has no
+    other thread that could."""
+    try:
+        words = Path(f"/proc/{pid}/syscall").read_text().split()
+        threads = len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return False
+    if len(words) < 5 or not words[0].isdigit() or _CALLS.get(int(words[0])) != "futex":
+        return False
+    operation, ends_at = int(words[2], 16), int(words[4], 16)
+    return bool(operation & _FUTEX_PRIVATE) and not (alone and (threads > 1 or ends_at))
 
 
 def kernel_function(pid: int) -> str | None:

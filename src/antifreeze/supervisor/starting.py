@@ -45,6 +45,8 @@ class Starter:
         self._turns = turns
         self._pickled_specs: PickledSpecs | None = None
         self._renewed = False
+        self.may_serve = True
+        """As far as is known: the data set of workers from the clean server must pickle."""
 
     def renew(self, specs: list[WorkerSpec]) -> None:
         """Workers that start from now on are told this."""
@@ -122,9 +124,10 @@ class Starter:
             except Exception as error:
                 if not self.forks:
                     raise name_culprit(error, self.specs[0].picklable_parts(), dumps=cloudpickle_dumps) from error
-                self._crew.use_server = False
-                self._voice.tell(Happening.WORKER_STARTED, f"the data set does not pickle ({error}), so workers are still forked")
+                self._crew.use_server = self.may_serve = False
+                self._voice.say(Happening.WORKER_STARTED, f"the data set does not pickle ({error}), so workers are still forked")
         if self._crew.use_server and self._pickled_specs is not None:
+            self._crew.served = True
             return partial(ByServer, self._pickled_specs)
         return partial(ByContext, self._context)
 

@@ -80,6 +80,33 @@ def sample_overdue(scene: Scene, worker: AnyWorker, stuck_s: float, limit_s: flo
     return scene.failure(SampleTimeout, lines)
 
 
+def sample_waits(scene: Scene, worker: AnyWorker, stuck_s: float) -> Failure:
+    """In one fork after the other, where no clean process could be had."""
+    lines = [
+        f"{scene.what} waited {stuck_s:.1f} s for a lock that nobody in worker {scene.worker} ({worker.who}) opens, and so did another one",
+        where_is(worker),
+        f"  what to do: {scene.way_on()}; a lock that a thread held while workers were forked stays locked in them: make it in the worker "
+        "(worker_init_fn), or make the data set one that pickles",
+    ]
+    return scene.failure(SampleTimeout, lines)
+
+
+def lock_since_fork(worker: AnyWorker, entry: Entry, path: str | None, stuck_s: float, may_serve: bool) -> str:
+    """A forked worker that may wait for somebody who was not forked along, or be stuck by itself: nobody can tell yet."""
+    doing = {Stage.STARTING: "at its start", Stage.INITIALISING: "in worker_init_fn"}.get(entry.stage)
+    at_sample = doing is None
+    doing = doing or f"in {_sample(entry, path)} of batch {entry.batch}"
+    next_one = "one from a clean process" if may_serve else "another fork, since the data set does not pickle"
+    lines = [
+        f"worker {worker.number} ({worker.who}) has waited {stuck_s:.1f} s for a lock or another thread {doing}, and is newly forked",
+        "  whoever has that lock, or was to open it, may be a thread of this process: threads are not forked along"
+        + ("; or the sample is stuck by itself" if at_sample else ""),
+        f"  the worker is replaced by {next_one}" + ("; there the sample is tried once more" if at_sample else ""),
+        where_is(worker),
+    ]
+    return "\n".join(lines)
+
+
 def sample_stopped(scene: Scene, worker: AnyWorker) -> Failure:
     """Somebody, or the sample itself, stops every worker that is at it."""
     lines = [

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from antifreeze.supervisor.crew import AnyWorker
-from antifreeze.supervisor.observe import kernel_function, lock_holder, process_state, system_call
+from antifreeze.supervisor.observe import kernel_function, lock_holder, process_state, system_call, waits_for_own_lock
 from antifreeze.worker.journal import Entry, Journal, Stage
 
 HONEST_FACTOR = 10
@@ -82,13 +82,17 @@ class Watch:
             limit_s = max(limit_s, STARTING_S)
         return look.has_had(limit_s)
 
-    def stuck_in_inherited_lock(self, worker: AnyWorker, look: Look, now_s: float) -> bool:
-        """A forked worker that waits for a lock since its start, before its first sample: whoever held it was not forked along."""
-        return now_s - look.since_s > INHERITED_LOCK_S and self.waits_for_lock_since_start(worker, look)
-
-    def waits_for_lock_since_start(self, worker: AnyWorker, look: Look) -> bool:
-        early = look.entry.samples == 0 and look.entry.stage in (Stage.STARTING, Stage.FETCH)
-        return early and system_call(worker.pid) == "futex()"
+    def may_be_forks_fault(self, worker: AnyWorker, look: Look, sample_timeout_s: float | None, curable: bool) -> bool:
+        """Whether a forked worker waits for a lock of its own before it has done its first task: whoever held it, or was to open it, may
+        not have been forked along. A sample has half its time until that is asked, and all of it in a clean process. Who may as well wait
+        for a thread that it began itself is only suspected where a clean process can follow (`curable`), and not in worker_init_fn."""
+        entry, patience_s = look.entry, INHERITED_LOCK_S
+        if entry.samples or entry.stage not in (Stage.STARTING, Stage.INITIALISING, Stage.FETCH):
+            return False
+        if sample_timeout_s is not None and entry.stage is not Stage.STARTING:
+            patience_s = min(patience_s, self.limit_s(sample_timeout_s) / 2)
+        alone = entry.stage is Stage.INITIALISING or not curable
+        return look.has_had(patience_s) and waits_for_own_lock(worker.pid, alone)
 
     def stopped(self, worker: AnyWorker, look: Look, now_s: float, overdue: bool) -> bool:
         """Asked once its time is over, whichever time that is: what does not run has not had its sample's."""

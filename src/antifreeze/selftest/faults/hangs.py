@@ -241,6 +241,7 @@ class UsesModuleLock(Numbers):
     "lock-inherited-by-fork",
     "a thread of the parent holds a module's lock while workers are forked",
     "F1, pt#1355, ultralytics#26085",
+    Expectation(said=r"for a lock or another thread in sample \d+ of batch \d+"),
     limit_s=30,
     options=SOON,
 )
