@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-PATIENCE_S = 3.0
+PATIENCE_S = 30.0
 POLL_S = 0.02
 KINDS = ("process", "thread", "descriptor", "mapping")
 SLOT_MARK = "/memfd:antifreeze"

@@ -89,7 +89,7 @@ def test_version_names_antifreeze_torch_and_python(capsys: pytest.CaptureFixture
 
 
 def test_python_dash_m_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "antifreeze"], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([sys.executable, "-m", "antifreeze"], capture_output=True, text=True, timeout=150, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: antifreeze")
 

@@ -17,7 +17,7 @@ markers =
 
 @pytest.fixture
 def inner(pytester: pytest.Pytester) -> pytest.Pytester:
-    shorter = "import leak_guard, time_limit\nleak_guard.PATIENCE_S = 0.3\ntime_limit.LIMIT_S = 1.0\ntime_limit.AGAIN_S = 0.5\n"
+    shorter = "import leak_guard, time_limit\nleak_guard.PATIENCE_S = 0.3\ntime_limit.LIMIT_S = 60.0\ntime_limit.AGAIN_S = 0.5\n"
     path = f"import sys\nsys.path.insert(0, {str(TESTS)!r})\n"
     pytester.makeconftest(path + shorter + (TESTS / "conftest.py").read_text().replace('pytest_plugins = ["pytester"]', ""))
     pytester.makeini(INI)
@@ -26,7 +26,7 @@ def inner(pytester: pytest.Pytester) -> pytest.Pytester:
 
 def run(inner: pytest.Pytester, source: str, **outcomes: int) -> pytest.RunResult:
     inner.makepyfile(source)
-    result = inner.runpytest_subprocess("-p", "no:cacheprovider", timeout=40)
+    result = inner.runpytest_subprocess("-p", "no:cacheprovider", timeout=150)
     result.assert_outcomes(**outcomes)
     return result
 
@@ -38,7 +38,7 @@ def test_a_leak_fails_the_test_that_left_it_and_only_that(inner: pytest.Pytester
         def test_process():
             KEPT.append(subprocess.Popen(["sleep", "1000"]))
         def test_next():
-            assert KEPT[0].wait(timeout=1) == -9
+            assert KEPT[0].wait(timeout=50) == -9
         def test_zombie():
             os.fork() or os._exit(0)
         def test_thread():
@@ -68,7 +68,8 @@ def test_a_test_that_cleans_up_passes(inner: pytest.Pytester) -> None:
     run(
         inner,
         """
-        import gc, multiprocessing, os, threading
+        import gc, leak_guard, multiprocessing, os, threading
+        leak_guard.PATIENCE_S = 50.0
 
         def test_all_kinds():
             process = multiprocessing.get_context("fork").Process(target=int)
@@ -93,7 +94,8 @@ def test_a_test_that_cleans_up_passes(inner: pytest.Pytester) -> None:
 
 def test_a_child_that_ends_by_itself_soon_is_no_leak_but_must_be_reaped(inner: pytest.Pytester) -> None:
     source = """
-        import subprocess, threading, pytest
+        import leak_guard, subprocess, threading
+        leak_guard.PATIENCE_S = 50.0
         def test_soon():
             child = subprocess.Popen(["sleep", "0.1"])
             threading.Thread(target=child.wait).start()
@@ -129,7 +131,7 @@ def test_a_test_that_failed_anyway_is_not_asked_but_its_children_end(inner: pyte
             CHILDREN.append(subprocess.Popen(["sleep", "1000"]))
             assert 1 == 2
         def test_next():
-            assert CHILDREN[0].wait(timeout=1) == -9
+            assert CHILDREN[0].wait(timeout=50) == -9
         """
     run(inner, source, passed=1, failed=1)
 
@@ -137,14 +139,18 @@ def test_a_test_that_failed_anyway_is_not_asked_but_its_children_end(inner: pyte
 def test_a_test_past_its_limit_fails_with_all_stacks(inner: pytest.Pytester) -> None:
     source = """
         import os, pytest, threading, time
-        pytestmark = pytest.mark.limit(0.5)
+        soon = pytest.mark.limit(1)
         READ_END, WRITE_END = os.pipe()
+        @soon
         def test_lock():
             threading.Event().wait()
+        @soon
         def test_sleep():
             time.sleep(1000)
+        @soon
         def test_read():
             os.read(READ_END, 1)
+        @soon
         def test_loop():
             while True:
                 pass
@@ -153,13 +159,14 @@ def test_a_test_past_its_limit_fails_with_all_stacks(inner: pytest.Pytester) -> 
         """
     result = run(inner, source, failed=4, passed=1)
     names = ("test_lock", "test_sleep", "test_read", "test_loop")
-    result.stdout.fnmatch_lines([line for name in names for line in ("*the test ran past its limit of 0.5 s*", f"*in {name}*")])
+    result.stdout.fnmatch_lines([line for name in names for line in ("*the test ran past its limit of 1 s*", f"*in {name}*")])
 
 
 @pytest.mark.slow
 def test_the_limit_holds_without_a_marker_in_fixtures_and_when_it_is_swallowed(inner: pytest.Pytester) -> None:
     source = """
-        import pytest, time
+        import pytest, time, time_limit
+        time_limit.LIMIT_S = 1.0
         @pytest.fixture
         def slow_to_come():
             time.sleep(1000)
@@ -186,7 +193,7 @@ def test_a_c_call_that_never_returns_ends_pytest_with_all_stacks(inner: pytest.P
         """
         import ctypes, pytest, time_limit
         time_limit.GRACE_S = 0.5
-        @pytest.mark.limit(0.5)
+        @pytest.mark.limit(1)
         def test_deaf():
             lock = ctypes.PyDLL(None).pthread_mutex_lock  # PyDLL keeps the GIL, so no handler of Python's can run
             mutex = ctypes.create_string_buffer(64)
@@ -194,7 +201,7 @@ def test_a_c_call_that_never_returns_ends_pytest_with_all_stacks(inner: pytest.P
             lock(mutex)
         """
     )
-    result = inner.runpytest_subprocess("-p", "no:cacheprovider", timeout=40)
+    result = inner.runpytest_subprocess("-p", "no:cacheprovider", timeout=150)
     assert result.ret == 1
     result.stderr.fnmatch_lines(["*Timeout*", "*in test_deaf"])
 

@@ -303,7 +303,7 @@ def test_the_command_without_any_environment_says_so_and_ends(tmp_path: Path) ->
         "--rounds",
         "1",
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
 
     assert done.returncode == 0, done.stderr
     assert "not installed here: python benchmarks/peers.py --install --peers grain" in done.stdout
@@ -316,7 +316,7 @@ def test_an_unknown_peer_or_workload_is_refused() -> None:
         (["--from", "nowhere"], "no folder nowhere: --from reads what --save FOLDER kept"),
     ):
         done = subprocess.run(
-            [sys.executable, "benchmarks/peers.py", *given], cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+            [sys.executable, "benchmarks/peers.py", *given], cwd=ROOT, capture_output=True, text=True, timeout=150, check=False
         )
 
         assert done.returncode == 2

@@ -11,7 +11,7 @@ import pytest
 from antifreeze.channel.line import Bell, Line
 from antifreeze.channel.messages import Bounced, RowsDone, Stop
 
-LONG_S = 30.0
+LONG_S = 100.0
 DONE = RowsDone(1, 0, 1, 0, 0, 0, 0, 0)
 
 
@@ -122,7 +122,7 @@ def test_a_line_that_was_cut_is_silent_and_ends_the_wait() -> None:
     reader = threading.Thread(target=lambda: received.append(line.receive()))
     reader.start()
     line.cut()
-    reader.join(10)
+    reader.join(LONG_S)
     line.send(Bounced(2))
     assert received == [None]
     assert bell.heard() == []

@@ -103,7 +103,7 @@ def test_docs_are_made_from_the_rules() -> None:
 
 def test_a_script_is_neither_run_nor_waited_for_torch(folder: Path) -> None:
     ask = "import sys; from antifreeze.cli import main; code = main(['check', 'wrong.py']); print('torch' in sys.modules); sys.exit(code)"
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 1, done.stderr
     assert "it was run" not in done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "False"
@@ -111,7 +111,6 @@ def test_a_script_is_neither_run_nor_waited_for_torch(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_browser() is None, reason="no chromium here: apt-get install chromium")
-@pytest.mark.limit(120)
 def test_the_page_in_a_real_browser(folder: Path) -> None:
     assert main(["check", "wrong.py", "--html", "page.html"]) == 1
     with browser() as window:

@@ -25,6 +25,7 @@ from antifreeze.checks.checked import Checked
 from antifreeze.checks.errors import NotCheckable
 from antifreeze.checks.live.child import ask_child
 from antifreeze.checks.live.objects import measure_copies
+from antifreeze.supervisor.observe import process_state
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks and /proc")
 
@@ -181,8 +182,9 @@ def test_bad_samples() -> None:
 
 
 def test_a_sample_that_hangs_or_kills_is_contained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antifreeze.checks.live.samples.LIMIT_S", 0.5)
-    assert codes(loader(Fetching(fetch=lambda i: threading.Event().wait()))) == ["sample-never-comes"]
+    with monkeypatch.context() as soon:
+        soon.setattr("antifreeze.checks.live.samples.LIMIT_S", 0.5)
+        assert codes(loader(Fetching(fetch=lambda i: threading.Event().wait()))) == ["sample-never-comes"]
     assert codes(loader(Fetching(fetch=lambda i: os.abort()))) == ["sample-kills"]
 
 
@@ -216,25 +218,26 @@ def sleeps_on() -> None:
 
 
 def test_a_child_answers_raises_dies_or_is_ended() -> None:
-    assert ask_child(lambda: {"pid": os.getpid()}, 10).answer["pid"] != os.getpid()
-    assert ask_child(lambda: bytes(3_000_000), 10).answer == bytes(3_000_000)
-    assert "ZeroDivisionError" in ask_child(lambda: 1 / 0, 10).trouble
-    assert ask_child(lambda: os._exit(3), 10).trouble == "it died (exit code 3)"
+    assert ask_child(lambda: {"pid": os.getpid()}, 100).answer["pid"] != os.getpid()
+    assert ask_child(lambda: bytes(3_000_000), 100).answer == bytes(3_000_000)
+    assert "ZeroDivisionError" in ask_child(lambda: 1 / 0, 100).trouble
+    assert ask_child(lambda: os._exit(3), 100).trouble == "it died (exit code 3)"
     line = f"{__file__}:{sleeps_on.__code__.co_firstlineno + 1} in sleeps_on"
-    assert ask_child(sleeps_on, 0.3).trouble == f"it did not answer within 0.3 s, at {line}"
-    assert f"it died (SIGSEGV), at {__file__}:" in ask_child(lambda: os.kill(os.getpid(), signal.SIGSEGV), 10).trouble
-    assert "SystemExit" in ask_child(sys.exit, 10).trouble
+    assert ask_child(sleeps_on, 1).trouble == f"it did not answer within 1 s, at {line}"
+    assert f"it died (SIGSEGV), at {__file__}:" in ask_child(lambda: os.kill(os.getpid(), signal.SIGSEGV), 100).trouble
+    assert "SystemExit" in ask_child(sys.exit, 100).trouble
 
 
 def test_ctrl_c_while_a_child_is_asked_leaves_no_child(tmp_path: Path) -> None:
     def slow() -> None:
         (tmp_path / "child").write_text(str(os.getpid()))
-        time.sleep(0.5)  # Python swallows what comes while its own after-fork functions run
+        while process_state(os.getppid()) != "S":  # Python swallows what comes while its own after-fork functions run
+            time.sleep(0.01)
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(60)
 
     with pytest.raises(KeyboardInterrupt):
-        ask_child(slow, 30)
+        ask_child(slow, 100)
     with pytest.raises(ChildProcessError):  # it was reaped
         os.waitpid(int((tmp_path / "child").read_text()), os.WNOHANG)
 
@@ -245,9 +248,9 @@ def test_a_child_that_ignores_everything_and_has_children_is_ended_with_them(tmp
             (tmp_path / "grandchild").write_text(str(os.getpid()))
         time.sleep(60)
 
-    assert "did not answer" in ask_child(stubborn, 0.5).trouble
+    assert "did not answer" in ask_child(stubborn, 2).trouble
     grandchild = int((tmp_path / "grandchild").read_text())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 100
     while os.path.exists(f"/proc/{grandchild}") and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not os.path.exists(f"/proc/{grandchild}")
@@ -274,7 +277,6 @@ dist.barrier()
 
 
 @pytest.mark.slow
-@pytest.mark.limit(120)
 def test_a_stream_that_every_rank_repeats(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RANK, str(tmp_path / "store")]
     both = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in (0, 1)]

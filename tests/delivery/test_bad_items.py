@@ -160,7 +160,8 @@ def test_a_stream_of_nothing_but_bad_items_comes_to_its_end() -> None:
 @pytest.mark.parametrize("crime", ["kill", "exit", "hang"])
 @pytest.mark.parametrize("policy", ["skip", "raise"])
 def test_a_stream_that_cannot_be_led_past_an_item_ends_before_it(crime: str, policy: str) -> None:
-    options: dict[str, Any] = {"num_workers": 2, "sample_timeout_s": 0.2, "multiprocessing_context": "fork"}
+    limit_s = 0.6 if crime == "hang" else 100.0
+    options: dict[str, Any] = {"num_workers": 2, "sample_timeout_s": limit_s, "multiprocessing_context": "fork"}
     with pytest.warns(UserWarning), DataLoader(Stream({BAD: crime}), BATCH, on_bad_sample=policy, **options) as loader:
         batches, errors = carrying_on(loader)
         report = loader.report()

@@ -1,14 +1,30 @@
-"""The loop's stopwatch against a real clock: which part of next() is put down to what."""
+"""The loop's stopwatch, with a clock that is set by hand: which part of next() is put down to what."""
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 
+import pytest
+
+from antifreeze.delivery import ledger
 from antifreeze.delivery.ledger import LONG_WAIT_NS, LoopClock, Timing
 from antifreeze.supervisor.work import Costs
 
-PAUSE_S = LONG_WAIT_NS / 1e9 * 1.2
-PAUSE_NS = PAUSE_S * 1e9
+PAUSE_NS = LONG_WAIT_NS * 6 // 5
+
+
+class Time:
+    now_ns = 10**9
+
+    def passes(self, nanoseconds: int) -> None:
+        self.now_ns += nanoseconds
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    time = Time()
+    monkeypatch.setattr(ledger, "time", SimpleNamespace(perf_counter_ns=lambda: time.now_ns))
+    return time
 
 
 def one_epoch_began() -> tuple[Timing, Costs, LoopClock]:
@@ -18,67 +34,68 @@ def one_epoch_began() -> tuple[Timing, Costs, LoopClock]:
     return timing, costs, clock
 
 
-def step(clock: LoopClock, pause_s: float = 0.0) -> None:
+def step(clock: LoopClock, time: Time, takes_ns: int) -> None:
     clock.enter()
-    time.sleep(pause_s)
+    time.passes(takes_ns)
     clock.leave()
 
 
-def test_iter_and_the_first_batch_are_the_start_up_but_not_what_the_user_does_between() -> None:
+def test_iter_and_the_first_batch_are_the_start_up_but_not_what_the_user_does_between(time: Time) -> None:
     timing, costs, clock = one_epoch_began()
-    time.sleep(PAUSE_S)
+    time.passes(PAUSE_NS)
     clock.made()
-    time.sleep(10 * PAUSE_S)  # the user's own
-    costs.blocked_s += PAUSE_S
-    step(clock, PAUSE_S)
-    assert 2 * PAUSE_NS <= timing.startup_ns < 10 * PAUSE_NS
-    assert timing.waited_ns == timing.startup_ns == timing.first_batch_ns == timing.longest_wait_ns
-    assert timing.blocked_elsewhere_ns == int(PAUSE_S * 1e9)
-    step(clock, PAUSE_S)
-    assert timing.waited_ns - timing.startup_ns >= PAUSE_NS, "the second batch is no start-up"
+    time.passes(10 * PAUSE_NS)  # the user's own
+    costs.blocked_s += PAUSE_NS / 1e9
+    step(clock, time, 2 * PAUSE_NS)
+    assert timing.startup_ns == timing.waited_ns == timing.first_batch_ns == timing.longest_wait_ns == 3 * PAUSE_NS
+    assert timing.blocked_elsewhere_ns == PAUSE_NS
+    step(clock, time, PAUSE_NS)
+    assert (timing.startup_ns, timing.waited_ns) == (3 * PAUSE_NS, 4 * PAUSE_NS), "the second batch is no start-up"
 
 
-def test_without_workers_only_iter_is_the_start_up() -> None:
+def test_without_workers_only_iter_is_the_start_up(time: Time) -> None:
     timing = Timing()
     clock = LoopClock(timing, Costs(), alone=True)
     clock.new_epoch()
-    time.sleep(PAUSE_S)
+    time.passes(PAUSE_NS)
     clock.made()
-    step(clock, 10 * PAUSE_S)
-    assert PAUSE_NS <= timing.startup_ns < 10 * PAUSE_NS
-    assert timing.waited_ns == timing.first_batch_ns >= 11 * PAUSE_NS
+    step(clock, time, 10 * PAUSE_NS)
+    assert timing.startup_ns == PAUSE_NS
+    assert timing.waited_ns == timing.first_batch_ns == 11 * PAUSE_NS
 
 
-def test_the_end_of_an_epoch_belongs_to_it_and_the_next_epoch_begins_anew() -> None:
+def test_the_end_of_an_epoch_belongs_to_it_and_the_next_epoch_begins_anew(time: Time) -> None:
     timing, _, clock = one_epoch_began()
     clock.made()
-    step(clock)
+    step(clock, time, 7)
+    time.passes(PAUSE_NS)
     clock.enter()
     clock.ending()
-    time.sleep(PAUSE_S)
+    time.passes(2 * PAUSE_NS)
     clock.leave()
-    before = timing.startup_ns
-    assert before >= PAUSE_NS
+    assert (timing.startup_ns, timing.loop_ns) == (7 + 2 * PAUSE_NS, PAUSE_NS)
+    time.passes(100 * PAUSE_NS)  # between two epochs
     clock.new_epoch()
     clock.made()
-    step(clock, PAUSE_S)
-    assert timing.startup_ns - before >= PAUSE_NS
-    assert timing.epochs == 2
-    assert timing.first_batch_ns is not None
-    assert timing.first_batch_ns < PAUSE_NS, "the first batch of all"
+    step(clock, time, 5 * PAUSE_NS)
+    assert (timing.startup_ns, timing.loop_ns) == (7 + 7 * PAUSE_NS, PAUSE_NS)
+    assert (timing.epochs, timing.first_batch_ns) == (2, 7), "the first batch of all"
 
 
-def test_a_long_wait_in_which_a_worker_was_replaced_or_stuck_is_put_down_to_that() -> None:
+def test_a_long_wait_in_which_a_worker_was_replaced_or_stuck_is_put_down_to_that(time: Time) -> None:
     timing, costs, clock = one_epoch_began()
     clock.made()
-    step(clock)
-    step(clock, PAUSE_S)
+    step(clock, time, 7)
+    step(clock, time, PAUSE_NS)
     assert (timing.restarts_ns, timing.stalls_ns) == (0, 0)
     costs.stalls += 1
-    step(clock, PAUSE_S)
-    assert timing.stalls_ns >= PAUSE_NS
+    step(clock, time, 2 * PAUSE_NS)
+    assert (timing.restarts_ns, timing.stalls_ns) == (0, 2 * PAUSE_NS)
     costs.stalls += 1
     costs.restarts += 1
-    step(clock, PAUSE_S)
-    assert timing.restarts_ns >= PAUSE_NS
-    assert timing.blocked_elsewhere_ns >= timing.restarts_ns + timing.stalls_ns
+    step(clock, time, 3 * PAUSE_NS)
+    assert (timing.restarts_ns, timing.stalls_ns) == (3 * PAUSE_NS, 2 * PAUSE_NS)
+    assert timing.blocked_elsewhere_ns == 5 * PAUSE_NS
+    costs.restarts += 1
+    step(clock, time, LONG_WAIT_NS)
+    assert timing.restarts_ns == 3 * PAUSE_NS, "not a long one"

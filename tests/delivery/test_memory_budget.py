@@ -41,7 +41,7 @@ class Stream(IterableDataset[Any]):
 @pytest.mark.parametrize("fits", [1, 2, 4])
 def test_no_more_is_in_flight_than_the_budget_allows(kind: Any, workers: str, fits: int) -> None:
     budget = fits * BATCH_BYTES + BATCH_BYTES // 2
-    with DataLoader(kind(), BATCH, num_workers=2, prefetch_factor=8, workers=workers, memory_budget=budget, timeout=30) as loader:
+    with DataLoader(kind(), BATCH, num_workers=2, prefetch_factor=8, workers=workers, memory_budget=budget, timeout=100) as loader:
         iterator, most, came = iter(loader), 0, 0
         for _ in iterator:
             came += 1

@@ -21,6 +21,13 @@ from antifreeze.errors import UnevenRanks
 from antifreeze.options import UnevenChoice
 
 
+@pytest.fixture(autouse=True)
+def all_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late they begin: where there are more ranks than one, each of them iterates."""
+    monkeypatch.setattr(module, "FIRST_PATIENCE_S", 100.0)
+    monkeypatch.setattr(module, "PATIENCE_S", 100.0)
+
+
 class Rank:
     """One of the ranks of a program, with a stream of so many batches."""
 
@@ -44,7 +51,7 @@ class Rank:
             try:
                 self.came.append(self.watch.next(load, lambda: min(ahead, len(stream)), stream.clear))
                 if together is not None:
-                    together.wait(10)
+                    together.wait(100)
             except StopIteration:
                 return
             except UnevenRanks as error:
@@ -59,7 +66,7 @@ def run(choice: UnevenChoice, *batches: int, ahead: int = 0, collective: bool = 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(100)
         assert not thread.is_alive()
     return ranks
 
@@ -171,7 +178,7 @@ def test_a_collective_in_the_loop_finds_everybody(tmp_path: Any, workers: int, c
     for process in ranks:
         process.start()
     for process in ranks:
-        process.join(60)
+        process.join(150)
     assert [process.exitcode for process in ranks] == [0, 0]
     sums = dict(told.get() for _ in ranks)
     told.close()

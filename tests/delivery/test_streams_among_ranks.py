@@ -43,7 +43,7 @@ def test_no_rank_has_fewer_batches_because_of_what_it_left_out(tmp_path: Any, wo
     for process in ranks:
         process.start()
     for process in ranks:
-        process.join(60)
+        process.join(150)
     assert [process.exitcode for process in ranks] == [0, 0]
     assert dict(counts.get() for _ in ranks) == {0: [4] * 6, 1: [2, 4, 3, 4, 3, 4]}
     counts.close()

@@ -159,7 +159,7 @@ def test_another_users_process(stuck: tuple[int, int], more: list[str]) -> None:
     words = f"import os, sys; sys.path.insert(0, {str(SRC)!r}); from antifreeze.doctor import command; import argparse, locale; "
     words += f"os.setgroups([]); os.setgid({nobody.pw_gid}); os.setuid({nobody.pw_uid}); "
     words += "parser = argparse.ArgumentParser(); command.configure(parser); sys.exit(command.run(parser.parse_args(sys.argv[1:])))"
-    done = subprocess.run([sys.executable, "-c", words, str(pid), *more], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", words, str(pid), *more], capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(f"antifreeze doctor: process {pid} belongs to root (uid 0) and you are nobody")
     assert f"sudo antifreeze doctor {pid}" in done.stderr

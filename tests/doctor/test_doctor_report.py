@@ -85,7 +85,6 @@ def test_the_page_has_axes_with_units(facts: Examination) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_browser() is None, reason="no chromium here: apt-get install chromium")
-@pytest.mark.limit(120)
 def test_the_page_in_a_real_browser(facts: Examination, tmp_path: Path) -> None:
     """Opened from disk: no complaint, no request, no sideways scrolling on a phone, dark and light as the system is."""
     page = tmp_path / "page.html"

@@ -21,6 +21,7 @@ from antifreeze import DataLoader
 from antifreeze.delivery import autopilot as module
 from antifreeze.delivery.autopilot import Autopilot
 from antifreeze.delivery.likeness import likeness
+from antifreeze.delivery.steering import Steering
 from antifreeze.supervisor.pool import Pool
 from antifreeze.tuning.decide import INLINE, Decision, Kind, Setting
 
@@ -54,13 +55,31 @@ def flat(batches: Any) -> list[Any]:
     return [repr(batch) for batch in batches]
 
 
-def a_slow_loop(self: Autopilot, now_ns: int) -> None:
-    """While workers come up: or a short epoch would be over before they are there."""
-    time.sleep(0.02)
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop waits for workers that were asked for: or a short epoch would be over before they are there."""
+    steer, steered = Steering.steer, []
+
+    def noted(self: Steering, now_ns: int) -> None:
+        steered[:] = [self._pool]
+        if not SlowInWorkers.flags[0]:
+            SlowInWorkers.flags[1] = 0
+        steer(self, now_ns)
+        SlowInWorkers.flags[0] |= not self._flights.inline
+
+    def look_soon(self: Autopilot, now_ns: int) -> None:
+        (pool,) = steered
+        while pool.growth_failed is None and pool.ready < min(self.setting.workers, pool.size):
+            pool.look_after()
+            time.sleep(0.001)
+
+    monkeypatch.setattr(Steering, "steer", noted)
+    monkeypatch.setattr(Autopilot, "look_soon", look_soon)
+    SlowInWorkers.flags[:] = bytes(2)
 
 
 @pytest.fixture
-def wild(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Setting]]:
+def wild(patient: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Setting]]:
     """Before every batch anything may be decided; what was, in order."""
     dice, seen = random.Random(5), []
 
@@ -73,7 +92,6 @@ def wild(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Setting]]:
         return Decision(self.setting, "the dice say so")
 
     monkeypatch.setattr(Autopilot, "look", look)
-    monkeypatch.setattr(Autopilot, "look_soon", a_slow_loop)
     yield seen
 
 
@@ -149,16 +167,21 @@ def test_a_state_is_resumed_with_another_setting(wild: list[Setting]) -> None:
 
 
 class SlowInWorkers(Drawn):
-    """So that the loop has to wait."""
+    """So that the loop has to wait; and when workers have something to do, it makes no batch before one of them has begun."""
+
+    flags = mmap.mmap(-1, 2)  # they have; one of them has begun
 
     def __getitem__(self, index: int) -> Any:
         if get_worker_info() is not None:
+            self.flags[1] = 1
             time.sleep(0.003)
+        while self.flags[0] and not self.flags[1]:
+            time.sleep(0.001)
         return super().__getitem__(index)
 
 
 @pytest.fixture
-def helping(monkeypatch: pytest.MonkeyPatch) -> None:
+def helping(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker, and the loop beside it."""
 
     def look(self: Autopilot, now_ns: int, setting: Setting) -> Decision:
@@ -166,7 +189,6 @@ def helping(monkeypatch: pytest.MonkeyPatch) -> None:
         return Decision(self.setting, "the test says so")
 
     monkeypatch.setattr(Autopilot, "look", look)
-    monkeypatch.setattr(Autopilot, "look_soon", a_slow_loop)
 
 
 @pytest.mark.parametrize("more", [{}, {"in_order": False}, {"batch_size": None}], ids=repr)
@@ -339,13 +361,12 @@ def pids(loader: DataLoader[Any]) -> list[int]:
 
 
 @pytest.fixture
-def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_workers(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(self: Autopilot, now_ns: int, setting: Setting) -> Decision:
         self.setting = self.tuner.home = Setting(Kind.PROCESS, 2)
         return Decision(self.setting, "two")
 
     monkeypatch.setattr(Autopilot, "look", look)
-    monkeypatch.setattr(Autopilot, "look_soon", a_slow_loop)
 
 
 class Changing(Drawn):

@@ -32,7 +32,7 @@ def _leave_with(options: dict[str, Any]) -> None:
 def test_a_process_ends_though_its_loader_has_workers(case: str, daemon: bool) -> None:
     process = multiprocessing.get_context("fork").Process(target=_leave_with, args=(CASES[case],), daemon=daemon)
     process.start()
-    process.join(30)
+    process.join(100)
     try:
         assert process.exitcode == 0
     finally:

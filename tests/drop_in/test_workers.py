@@ -25,7 +25,7 @@ from .datasets import Count, Info, Pinnable, Remembering, Samples, Sharded, Squa
 pytestmark = REPEATS
 
 
-def wait_until(true: Callable[[], bool], limit_s: float = 20.0) -> None:
+def wait_until(true: Callable[[], bool], limit_s: float = 100.0) -> None:
     deadline = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < deadline, "waited too long"
@@ -313,14 +313,16 @@ def test_pin_memory_without_an_accelerator_pins_nothing(num_workers: int) -> Non
 
 
 def test_timeout() -> None:
-    never = multiprocessing.get_context("fork").Event()
+    loaded, never = (multiprocessing.get_context("fork").Event() for _ in range(2))
 
     def sample(index: int) -> int:
         if index == 2:
+            loaded.set()
             never.wait()
         return index
 
     batches = iter(Ours(Samples(4, sample), batch_size=2, num_workers=1, timeout=0.5))
+    loaded.wait()  # the first batch is there, however long its worker was in coming
     assert next(batches).tolist() == [0, 1]
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.5 seconds"):
         next(batches)
@@ -366,7 +368,7 @@ def everything(loader: Any) -> list[Any]:
 def test_an_init_function_that_fails_in_one_worker_is_told_in_its_turn_and_others_do_its_work(
     dataset: Any, given: dict[str, Any], expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "INITS_S", 20.0)
+    monkeypatch.setattr(pool, "INITS_S", 100.0)
     came = everything(Ours(dataset, batch_size=2, num_workers=2, worker_init_fn=fails_in_second, **given))
     assert came.index("KeyError") > 0
     came.remove("KeyError")

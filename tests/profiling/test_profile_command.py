@@ -264,7 +264,6 @@ def test_wrong_numbers_are_refused(words: list[str], capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_browser() is None, reason="no chromium here: apt-get install chromium")
-@pytest.mark.limit(120)
 def test_the_page_in_a_real_browser(folder: Path) -> None:
     """Opened from disk: no complaint, no request, no sideways scrolling on a phone, no text over another's, dark and light."""
     assert main(["profile", "data_for_profile:sleepy", *QUICK, "--step-ms", "5", "--html", "page.html"]) == 0

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-LIMIT_S = 60
+LIMIT_S = 150
 
 SQUARES = """
 import sys

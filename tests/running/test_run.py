@@ -294,7 +294,7 @@ def test_a_signal_asks_for_the_report_unless_the_script_uses_it(words: list[str]
         if words:
             assert process.stdout.readline() == "the script's own\n"
         process.stdin.write("go on\n")
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=150)
     assert (process.returncode, out) == (0, "went on\n")
     assert ("antifreeze: so far: the loader, made at train.py:17, over Squares" in err) == (not words)
     assert "at the end" not in err
@@ -327,7 +327,7 @@ def test_a_loop_that_waits_says_for_whom_when_it_is_asked_and_ends_as_python_doe
         with _asked_again_and_again(process):  # the first time may be before the loop waits, or the worker is there
             said = _until(process.stderr, "in __getitem__")
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=150)
     assert "antifreeze: so far: the loader, made at train.py" in said
     assert "sample 9 of batch 2 (fetch)" in said
     assert 'train.py", line 21 in __getitem__' in said

@@ -163,7 +163,7 @@ def view(mapped):
 
 
 def in_a_process(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", ALONE + program], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([sys.executable, "-c", ALONE + program], capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

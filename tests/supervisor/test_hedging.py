@@ -254,7 +254,7 @@ def same(left: Any, right: Any) -> bool:
 @pytest.mark.parametrize("collate", [None, named], ids=["rows", "parcels"])
 def test_order_and_bytes_are_those_without_a_hedge_though_the_late_worker_never_comes_back(collate: Any, held_up: HeldUp) -> None:
     """Without the hedge the loop would wait for ever: the late sample returns only when the epoch is over."""
-    batches, loader = take(held_up, num_workers=2, multiprocessing_context="fork", hedge=True, collate_fn=collate, timeout=30)
+    batches, loader = take(held_up, num_workers=2, multiprocessing_context="fork", hedge=True, collate_fn=collate, timeout=100)
     free = HeldUp()
     free.flags[0] = 1
     expected, _ = take(free, collate_fn=collate)
@@ -270,7 +270,7 @@ def test_a_loser_that_meets_its_deadline_is_ended_and_no_sample_is_bad(batch_siz
     """Its batch was delivered long ago: nothing of it is left to blame."""
     held_up.last_waits_for_its_end = True
     loader = DataLoader(
-        held_up, batch_size, num_workers=2, hedge=True, sample_timeout_s=2, multiprocessing_context="fork", timeout=30, prefetch_factor=1
+        held_up, batch_size, num_workers=2, hedge=True, sample_timeout_s=2, multiprocessing_context="fork", timeout=100, prefetch_factor=1
     )
     seen = [index for batch in loader for index in batch[0][:, 0, 0].tolist()]
     assert seen == list(range(COUNT))
@@ -281,7 +281,7 @@ def test_a_loser_that_meets_its_deadline_is_ended_and_no_sample_is_bad(batch_siz
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_with_persistent_workers_the_loser_comes_home_and_its_slot_too(held_up: HeldUp) -> None:
-    loader = DataLoader(held_up, BATCH, num_workers=2, hedge=True, persistent_workers=True, multiprocessing_context="fork", timeout=30)
+    loader = DataLoader(held_up, BATCH, num_workers=2, hedge=True, persistent_workers=True, multiprocessing_context="fork", timeout=100)
     with loader:
         first = [batch[0][:, 0, 0].tolist() for batch in loader]
         held_up.let_go()

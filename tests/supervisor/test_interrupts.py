@@ -166,7 +166,7 @@ def go_on_to_the_end(iterator: Any) -> tuple[list[list[int]], int]:
 def test_what_it_broke_off_is_done_again_and_nothing_is_lost_or_comes_twice(
     dataset: Any, options: dict[str, Any], place: Any, name: str, alarm: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with DataLoader(dataset, 2, num_workers=1, timeout=10, **options) as loader:
+    with DataLoader(dataset, 2, num_workers=1, timeout=100, **options) as loader:
         iterator = iter(loader)
         rung = broken_off(place, name, monkeypatch, after=3)
         came, broken = go_on_to_the_end(iterator)
@@ -189,7 +189,7 @@ def test_nor_with_auto(place: Any, name: str, alarm: None, monkeypatch: pytest.M
 
 
 def test_an_epoch_that_was_broken_off_is_none_of_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    with DataLoader(range(20), 2, num_workers=1, persistent_workers=True, timeout=10) as loader:
+    with DataLoader(range(20), 2, num_workers=1, persistent_workers=True, timeout=100) as loader:
         iterator = iter(loader)
         monkeypatch.setattr(Ears, "_receive", lambda *_: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
@@ -227,7 +227,7 @@ raise KeyboardInterrupt
 
 
 def test_at_exit_a_second_interrupt_prints_nothing_and_a_third_ends_it() -> None:
-    ended = subprocess.run([sys.executable, "-c", IMPATIENT], check=False, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", IMPATIENT], check=False, capture_output=True, text=True, timeout=150)
     assert ended.returncode == -signal.SIGINT
     assert ended.stdout.split() == ["second"]
     assert ended.stderr.count("Traceback (most recent call last)") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -23,17 +24,27 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
 class Numbers(Dataset[Any]):
-    """Slow enough that every worker gets its share."""
+    """No sample comes before as many workers as are awaited have one: each gets its share, however late it was born."""
 
     stage = 0
+
+    def __init__(self, workers: int = WORKERS) -> None:
+        self.there = mmap.mmap(-1, WORKERS + 1)
+        self.wait_for(workers)
+
+    def wait_for(self, workers: int) -> None:
+        """From now on: those that came before do not count."""
+        self.there[:] = bytes([0] * WORKERS + [workers])
 
     def __len__(self) -> int:
         return COUNT
 
     def __getitem__(self, index: int) -> tuple[int, int, int, int, int]:
-        time.sleep(0.003)
         info = get_worker_info()
         assert info is not None
+        self.there[info.id] = 1
+        while sum(self.there[:WORKERS]) < self.there[WORKERS]:
+            time.sleep(0.001)
         return index, info.id, os.getppid(), self.stage, int(torch.randint(1 << 30, ()))
 
 
@@ -58,7 +69,7 @@ def test_first_workers_are_forked_here_the_others_by_a_process_that_ends_with_th
 
 
 def test_few_workers_need_none() -> None:
-    with DataLoader(Numbers(), 4, num_workers=FORKED_HERE + 2) as loader:
+    with DataLoader(Numbers(FORKED_HERE + 2), 4, num_workers=FORKED_HERE + 2) as loader:
         assert {parent for _, parent, _, _ in loaded(loader).values()} == {os.getpid()}
 
 
@@ -75,7 +86,7 @@ def test_all_workers_see_the_data_set_as_it_was_when_the_epoch_began() -> None:
 
 def test_random_numbers_are_those_of_any_other_worker_count() -> None:
     torch.manual_seed(5)
-    with DataLoader(Numbers(), 4, num_workers=1) as loader:
+    with DataLoader(Numbers(1), 4, num_workers=1) as loader:
         alone = [row[3] for row in loaded(loader).values()]
     torch.manual_seed(5)
     with DataLoader(Numbers(), 4, num_workers=WORKERS) as loader:
@@ -84,16 +95,18 @@ def test_random_numbers_are_those_of_any_other_worker_count() -> None:
 
 def test_who_is_born_in_a_later_epoch_works_for_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(6)
-    with DataLoader(Numbers(), 4, num_workers=1, persistent_workers=True) as loader:
+    with DataLoader(Numbers(1), 4, num_workers=1, persistent_workers=True) as loader:
         alone = [[row[3] for row in loaded(loader).values()] for _ in range(3)]
     with monkeypatch.context() as held:
         held.setattr(nursery.Nursery, "take", lambda self: [])  # nobody is taken in during the first epoch
         torch.manual_seed(6)
-        loader = DataLoader(Numbers(), 4, num_workers=WORKERS, persistent_workers=True)
+        numbers = Numbers(FORKED_HERE)
+        loader = DataLoader(numbers, 4, num_workers=WORKERS, persistent_workers=True)
         first = loaded(loader)
+    numbers.wait_for(WORKERS)
     assert {worker for worker, _, _, _ in first.values()} == set(range(FORKED_HERE))
     later = [loaded(loader) for _ in range(2)]
-    assert {worker for worker, _, _, _ in later[-1].values()} == set(range(WORKERS))
+    assert {worker for rows in later for worker, _, _, _ in rows.values()} == set(range(WORKERS))
     assert [[row[3] for row in rows.values()] for rows in (first, *later)] == alone
     loader.close()
 
@@ -155,10 +168,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_all_end_when_the_parent_is_killed() -> None:
-    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     pids = [int(pid) for pid in done.stdout.split()]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while any(map(is_there, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(pids) > FORKED_HERE + 1

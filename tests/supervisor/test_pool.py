@@ -106,7 +106,7 @@ def loader() -> Iterator[Start]:
     made: list[DataLoader] = []
 
     def make(dataset: Any, **options: Any) -> DataLoader:
-        given = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork", "timeout": 10}
+        given = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork", "timeout": 100}
         made.append(DataLoader(dataset, **given | options))
         return made[-1]
 
@@ -304,7 +304,7 @@ def test_closed_while_it_waits_is_said(gate: Gate, loader: Start) -> None:
 def test_a_fork_of_the_user_leaves_without_waiting_for_workers_that_are_not_its_own(tmp_path: Path) -> None:
     script = tmp_path / "forks.py"
     script.write_text(FORKS)
-    ended = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True, timeout=150)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "0 20\n", "")
 
 

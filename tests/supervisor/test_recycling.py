@@ -32,7 +32,7 @@ class Leaking(Dataset[Any]):
 
 def load(leak_bytes: int, limit: int | str = LIMIT_BYTES) -> set[int]:
     """All samples came once, in order; the processes that loaded them."""
-    given: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 30}
+    given: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 100}
     loader = DataLoader(Leaking(leak_bytes), 5, recycle_worker_after=f"{limit}B", **given)
     rows = torch.cat(list(loader))
     assert rows[:, 0].tolist() == list(range(COUNT))
@@ -42,7 +42,7 @@ def load(leak_bytes: int, limit: int | str = LIMIT_BYTES) -> set[int]:
 
 def test_what_the_fork_shares_does_not_make_a_worker_large() -> None:
     of_the_parent = os.urandom(2 * LIMIT_BYTES)
-    assert len(load(leak_bytes=1)) == 2
+    assert len(load(leak_bytes=1)) <= 2
     assert of_the_parent
 
 

@@ -102,7 +102,7 @@ def take(parcels: bool, **options: Any) -> tuple[list[int], DataLoader[Any]]:
         collate_fn=as_objects if parcels else None,
         multiprocessing_context="fork",
         max_restarts_per_minute=10_000,
-        timeout=50,
+        timeout=100,
         **options,
     )
     seen: list[int] = []
@@ -152,7 +152,7 @@ class ClosesTheLine(Numbers):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_sample_after_which_nothing_can_be_sent_is_found_among_its_batch(workers: int) -> None:
     """The slots are mapped by then, so that the worker comes as far as its answer, and dies of that."""
-    loader = DataLoader(ClosesTheLine(), BATCH, num_workers=workers, on_bad_sample="skip", multiprocessing_context="fork", timeout=50)
+    loader = DataLoader(ClosesTheLine(), BATCH, num_workers=workers, on_bad_sample="skip", multiprocessing_context="fork", timeout=100)
     seen = [index for batch in loader for index in batch[0].tolist()]
     assert sorted(seen) == [index for index in range(COUNT) if index != 777]
     assert [bad.failure.index for bad in loader.report().bad_samples] == ["777"]

@@ -100,7 +100,7 @@ def test_a_sample_that_waits_for_ever_is_cancelled_and_it_alone_is_bad(place: di
                 raise
         return index
 
-    loader = loader_of(sample, place, on_bad_sample="skip", sample_timeout_s=0.3)
+    loader = loader_of(sample, place, on_bad_sample="skip", sample_timeout_s=0.6)
     assert indices(loader) == [index for index in range(20) if index != 7]
     report = loader.report()
     assert report.restarts == 0
@@ -122,7 +122,7 @@ def test_a_sample_that_keeps_the_loop_is_known_by_the_journal() -> None:
             time.sleep(60)
         return index
 
-    loader = loader_of(sample, {"num_workers": 2}, on_bad_sample="skip", sample_timeout_s=0.5)
+    loader = loader_of(sample, {"num_workers": 2}, on_bad_sample="skip", sample_timeout_s=0.8)
     assert indices(loader) == [index for index in range(20) if index != 7]
     assert loader.report().restarts == 1
 
@@ -227,7 +227,7 @@ class Meeting(Awaited):
 @pytest.mark.parametrize("place", [{"num_workers": 1}, {"num_workers": 1, "workers": "thread"}], ids=["process", "thread"])
 @pytest.mark.parametrize("options", [{}, {"collate_fn": list}], ids=["rows", "parcels"])
 def test_samples_of_several_batches_wait_at_once(place: dict[str, Any], options: dict[str, Any]) -> None:
-    loader = DataLoader(Meeting(20), batch_size=4, concurrency=20, timeout=30, **place, **options)
+    loader = DataLoader(Meeting(20), batch_size=4, concurrency=20, timeout=100, **place, **options)
     assert indices(loader) == list(range(20))
 
 
@@ -264,10 +264,10 @@ def test_time_in_which_a_batch_is_collated_is_nobodys() -> None:
         return index
 
     def collate(samples: list[int]) -> list[int]:
-        time.sleep(0.4)
+        time.sleep(0.8)
         return samples
 
-    loader = loader_of(sample, {"num_workers": 1}, collate_fn=collate, sample_timeout_s=0.3, concurrency=8, batch_size=4)
+    loader = loader_of(sample, {"num_workers": 1}, collate_fn=collate, sample_timeout_s=0.6, concurrency=8, batch_size=4)
     assert indices(loader) == list(range(20))
 
 

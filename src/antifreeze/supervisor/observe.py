@@ -38,11 +38,24 @@ def process_state(pid: int) -> str:
 
 def catches(pid: int, number: int) -> bool:
     """Whether the process has a handler for this signal: otherwise it might end it."""
+    return _is_in_mask(f"/proc/{pid}/status", number, "SigCgt")
+
+
+def kept_from(pid: int, number: int) -> set[str]:
+    """The threads that this signal waits for, or is held back from: as it is while its handler runs. Some threads never let it in."""
     try:
-        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return set()
+    return {thread for thread in threads if _is_in_mask(f"/proc/{pid}/task/{thread}/status", number, "SigPnd|ShdPnd|SigBlk")}
+
+
+def _is_in_mask(status: str, number: int, masks: str) -> bool:
+    try:
+        found = re.findall(rf"^(?:{masks}):\s*([0-9a-f]+)$", Path(status).read_text(), re.MULTILINE)
     except OSError:
         return False
-    return caught is not None and bool(int(caught.group(1), 16) >> (number - 1) & 1)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in found)
 
 
 def system_call(pid: int) -> str | None:

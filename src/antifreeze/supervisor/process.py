@@ -35,13 +35,15 @@ from antifreeze.errors import WorkerStartFailed
 from antifreeze.linux import on_fork, resource
 from antifreeze.slots.ring import mark_own_fork
 from antifreeze.supervisor.clean_server import PickledSpecs, clean_server, cloudpickle_dumps
-from antifreeze.supervisor.observe import catches
+from antifreeze.supervisor.observe import catches, kept_from, process_state
 from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.worker.main import STACK_SIGNAL, WorkerSpec, run_worker
 
 ASK_S = 0.5
 TERM_S = 0.5
 KILL_S = 1.0
+STACKS_S, STACKS_STARVED_S = 0.3, 2.0
+"""What a worker has to write its stacks; and where it stands in the queue for a core."""
 
 _ours: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 _started: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -309,21 +311,29 @@ class WorkerProcess:
                 os.close(descriptor)
             self.__dict__[name] = -1
 
-    def stacks(self, limit_s: float = 0.3) -> str:
+    def stacks(self) -> str:
         """The Python stacks of all its threads, written by a signal handler in C: it needs neither the worker's help nor its GIL.
-        Empty where the process cannot run at all, or is not yet as far as to have that handler."""
+        Empty where the process cannot run at all, or is not yet as far as to have that handler. One that could run and has no core is
+        waited for a while longer."""
         if not catches(self.pid, STACK_SIGNAL):
             return ""
         os.ftruncate(self._stacks, 0)
         os.lseek(self._stacks, 0, os.SEEK_SET)
+        never = kept_from(self.pid, STACK_SIGNAL)
         self._signal(STACK_SIGNAL)
-        deadline, text = time.monotonic() + limit_s, b""
-        while time.monotonic() < deadline:
+        began_s = grown_s = time.monotonic()
+        text = b""
+        while True:
             time.sleep(0.01)
+            now_s, written = time.monotonic(), kept_from(self.pid, STACK_SIGNAL) <= never
             size = os.fstat(self._stacks).st_size
-            if size and size == len(text):
-                break  # it has stopped growing
-            text = os.pread(self._stacks, size, 0)
+            if size > len(text):
+                text, grown_s = os.pread(self._stacks, size, 0), now_s
+            if text and written:
+                break
+            starved = not text and process_state(self.pid) == "R"
+            if now_s - grown_s > (STACKS_STARVED_S if starved else STACKS_S) or now_s - began_s > STACKS_STARVED_S:
+                break
         return text.decode(errors="replace")
 
     def _signal(self, number: int) -> None:

@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
 from antifreeze.doctor.facts.names import is_library
+from antifreeze.supervisor.observe import kept_from
 from antifreeze.worker.main import die_with_parent, part_descriptors
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 _HEAD = 8
 _REAP_S = 10.0
-_TELL_S = 0.5
+_TELL_S = 2.0
 _MOST_TOLD = 1 << 16
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 
@@ -78,9 +79,10 @@ def place_of(dump: str) -> str:
 
 def _let_it_tell(pid: int, stack: int) -> None:
     """Its stack, written by a signal handler in C: also where it holds the GIL."""
+    never = kept_from(pid, signal.SIGUSR2)
     os.kill(pid, signal.SIGUSR2)
     deadline = time.monotonic() + _TELL_S
-    while not os.fstat(stack).st_size and time.monotonic() < deadline:
+    while not (os.fstat(stack).st_size and kept_from(pid, signal.SIGUSR2) <= never) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
