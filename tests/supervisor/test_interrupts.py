@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -10,7 +11,9 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -130,6 +133,11 @@ class Counting(IterableDataset[int]):
         return iter(range(20))
 
 
+class Six(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(6))
+
+
 def broken_off(place: Any, name: str, monkeypatch: pytest.MonkeyPatch, after: int) -> list[int]:
     """The alarm falls into the middle of what `place` does: it is lost with it. Once, when it is done for the time `after`."""
     rung: list[int] = []
@@ -231,3 +239,75 @@ def test_at_exit_a_second_interrupt_prints_nothing_and_a_third_ends_it() -> None
     assert ended.returncode == -signal.SIGINT
     assert ended.stdout.split() == ["second"]
     assert ended.stderr.count("Traceback (most recent call last)") == 1
+
+
+# --- at every line of ours ------------------------------------------------------------------------------------------------
+
+
+class FallsAt:
+    """A signal whose handler raises at line number `at` of ours within a call, counted as they are run."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.lines = 0
+
+    def __enter__(self) -> None:
+        sys.settrace(self._frame)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _frame(self, frame: FrameType, event: str, argument: object) -> Any:
+        return self._line if "/antifreeze/" in frame.f_code.co_filename else None
+
+    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.at:
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGUSR2)
+        return self._line
+
+
+def an_epoch_in_which_it_falls(fall: FallsAt, call: int, dataset: Any, options: dict[str, Any]) -> list[int]:
+    came: list[int] = []
+    with DataLoader(dataset, 2, **options) as loader:
+        iterator = iter(loader)
+        for number in itertools.count(1):
+            try:
+                with fall if number == call else nullcontext():
+                    came += iterator.__next__().tolist()
+            except StopIteration:
+                break
+            except Exception as error:
+                assert isinstance(error, TooLate) or isinstance(error.__cause__, TooLate)
+        assert loader.report().epochs == 1
+        assert [index for batch in loader for index in batch.tolist()] == list(range(6))
+    return came
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("call", "dataset", "options", "step"),
+    [
+        (2, range(6), {"num_workers": 0}, 7),
+        (4, range(6), {"num_workers": 0}, 7),
+        (2, range(6), {"num_workers": 1, "timeout": 10}, 29),
+        pytest.param(2, range(6), {"num_workers": 0}, 1, marks=pytest.mark.slow),
+        pytest.param(2, Six(), {"num_workers": 0}, 1, marks=pytest.mark.slow),
+        pytest.param(2, range(6), {"num_workers": 1, "timeout": 10}, 1, marks=pytest.mark.slow),
+        pytest.param(2, Six(), {"num_workers": 1, "timeout": 10}, 1, marks=pytest.mark.slow),
+        pytest.param(2, range(6), {"num_workers": 1, "persistent_workers": True}, 1, marks=pytest.mark.slow),
+        pytest.param(2, range(6), {"num_workers": 1, "workers": "thread"}, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_at_whatever_line_of_ours_it_falls_no_batch_is_lost_or_comes_twice(
+    call: int, dataset: Any, options: dict[str, Any], step: int, alarm: None
+) -> None:
+    counted = FallsAt(0)
+    assert an_epoch_in_which_it_falls(counted, call, dataset, options) == list(range(6))
+    last = counted.lines  # how many there are differs a little from run to run: what workers have said by then
+    assert last > 100
+    for at in (*range(1, last, step), *range(last - 8, last + 1)):
+        fall = FallsAt(at)
+        assert an_epoch_in_which_it_falls(fall, call, dataset, options) == list(range(6)), at

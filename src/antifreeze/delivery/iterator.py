@@ -64,8 +64,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     _next_epoch: NextEpoch | None = None
     _closed = False
     _num_yielded: int
-    _goes_on_from: dict[str, Any] | None = None  # the state behind what the loop has got, where a signal's handler broke next() off
-    _at_call: tuple[int, MapDelivered, StreamPosition | None]  # when the loop last called next(): the batches and samples it had got
+    _goes_on_from: tuple[int, dict[str, Any]] | None = None
+    """Where a signal's handler broke next() off: the number of batches that the loop has got, and the state behind them."""
     _watched = False  # by a profiler or a trace, during one next()
     _is_parked = False
 
@@ -263,7 +263,6 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             flights.go_on()
             if not flights.in_flight and flights.planned and isinstance(flights.planned[0], BaseException):
                 self._end_or_raise()  # the sampler's very first word: torch's iterator with workers has asked for it by now, too
-        self._at_call = self._num_yielded, self.cursor.delivered, self.cursor.streams
         self._clock.made()
 
     def _begin_map(self, resume: dict[str, Any] | None) -> None:
@@ -325,13 +324,14 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     # --- delivering ---
 
     def __next__(self) -> Any:
+        got = self._num_yielded, self.cursor.delivered, self.cursor.streams
         try:
             return self._next_on_host() if self._queue is None else self._queue.next(self._next_on_host, self._next_is_ready)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 error.__suppress_context__ = True  # whatever it fell into is ours: the user's traceback is the one to show
-            if isinstance(self.pool, Pool) and came_from_signal(error):
-                self._break_off()
+            if not self.cursor.finished and came_from_signal(error):  # else all is done, and said again when asked again
+                self._break_off(*got)
             raise
 
     def _next_is_ready(self) -> bool:
@@ -367,7 +367,6 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._pick_up()
         if self._is_parked:
             raise StopIteration
-        self._at_call = self._num_yielded, self.cursor.delivered, self.cursor.streams
         self._clock.enter()
         try:
             if self._ranks is not None and self._ranks.step():
@@ -403,26 +402,25 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         finally:
             self._clock.leave()
 
-    def _break_off(self) -> None:
-        """A signal's handler (Ctrl-C, an alarm) raised within next(), who knows where: nothing that is in flight can be trusted."""
+    def _break_off(self, yielded: int, delivered: MapDelivered, streams: StreamPosition | None) -> None:
+        """A signal's handler (Ctrl-C, an alarm) raised within next(), who knows where: nothing that is in flight can be trusted, and
+        the loop has got what it had when it called, be it that this batch was just about to be handed over."""
         self._closed = True
         if self._goes_on_from is None:  # else it was just about to go on from there
-            yielded, delivered, streams = self._at_call
-            if yielded == self._num_yielded:  # what was about to be handed over was not
-                self.cursor.delivered, self.cursor.streams = delivered, streams
-            self._goes_on_from = self.cursor.state(self._generators)
+            self.cursor.delivered, self.cursor.streams = delivered, streams
+            self._goes_on_from = yielded, self.cursor.state(self._generators)
 
     def _pick_up(self) -> None:
         """After next() was broken off: as after a resume, with fresh workers, behind what the loop has got."""
-        loader, state = self._loader_ref(), self._goes_on_from
-        if state is None:
+        loader = self._loader_ref()
+        if self._goes_on_from is None:
             raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
         if loader is None or self._queue is not None or self._world_size > 1:
             raise LoaderClosed(
                 "the last next() of this iterator was broken off by an exception of a signal's handler (Ctrl-C, an alarm), so that nobody "
                 "can tell what is still to come; make a new one with iter(loader)"
             )
-        yielded, epochs = max(self._at_call[0], self._num_yielded), self._ledger.timing.epochs
+        (yielded, state), epochs = self._goes_on_from, self._ledger.timing.epochs
         loader.load_state_dict(state)
         self._reset(loader)
         self._num_yielded, self._ledger.timing.epochs = yielded, epochs
