@@ -6,12 +6,12 @@ import struct
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antifreeze.channel.messages import NEVER_BYTES, Message, RowsDone, Stop, decode, encode
 
-calm = settings(deadline=None, derandomize=True, database=None, max_examples=50)
+calm = settings(deadline=None, derandomize=True, database=None, max_examples=50, suppress_health_check=list(HealthCheck))
 RECORDS: tuple[Any, ...] = tuple(kind for kind in get_args(Message) if kind not in NEVER_BYTES)
 FIELDS = {int: st.integers(-(2**63), 2**63 - 1), bytes: st.binary(max_size=300)}
 

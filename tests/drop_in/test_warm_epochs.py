@@ -325,7 +325,7 @@ def test_workers_killed_while_they_load_ahead_are_replaced_and_nothing_is_lost(t
         batches += list(iterator)
         if killed:
             wait_for(lambda: loader.dataset.calls() >= N + 2)  # type: ignore[attr-defined]  # noqa: B023
-            workers = sorted(child.pid for child in psutil.Process().children() if child.name() == "af_worker")
+            workers = [worker.pid for worker in loader._iterator.pool.crew.workers]
             for pid in workers if kill_all else workers[:1]:
                 os.kill(pid, signal.SIGKILL)
             (folder / "hold").unlink()

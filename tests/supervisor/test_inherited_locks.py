@@ -27,7 +27,7 @@ def held_by_a_thread(lock: Any) -> Iterator[None]:
 
     thread = threading.Thread(target=keep)
     thread.start()
-    taken.wait(5)
+    taken.wait(100)
     try:
         yield
     finally:

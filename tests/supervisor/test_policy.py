@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antifreeze.supervisor.policy import (
@@ -19,7 +19,7 @@ from antifreeze.supervisor.policy import (
     within_budget,
 )
 
-calm = settings(deadline=None, derandomize=True, database=None)
+calm = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 SLOW, FAST = TASK_NS, 1  # what a sample costs, in nanoseconds
 
 

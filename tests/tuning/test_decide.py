@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antifreeze.tuning.decide import (
@@ -25,6 +25,8 @@ from antifreeze.tuning.decide import (
     loop_helps_beside,
     most_workers,
 )
+
+calm = settings(max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 
 def processes(count: int) -> Setting:
@@ -166,7 +168,7 @@ def worlds(draw: st.DrawFn) -> tuple[World, float, int]:
     return peaked(rates, inline), max(*rates, inline), cores
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@calm
 @given(worlds(), st.integers(0, 2**32))
 def test_in_a_steady_world_it_comes_to_rest_near_the_best(world: tuple[World, float, int], seed: int) -> None:
     rate, best, cores = world
@@ -180,7 +182,7 @@ def test_in_a_steady_world_it_comes_to_rest_near_the_best(world: tuple[World, fl
     assert len(used) == 60
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@calm
 @given(
     st.lists(st.tuples(st.floats(1e-3, 1e6), st.floats(0, 1), st.floats(0, 40), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=60),
     st.integers(1, 64),

@@ -102,7 +102,7 @@ def test_auto_begins_with_what_a_loader_that_is_at_work_leaves(monkeypatch: pyte
 def test_workers_that_wait_for_the_next_epoch_use_no_cpu() -> None:
     with DataLoader(Busy(), 4, num_workers=2, persistent_workers=True) as loader:
         list(loader)
-        workers = [child for child in psutil.Process().children() if child.name() == "af_worker"]
+        workers = [psutil.Process(worker.pid) for worker in loader._iterator.pool.crew.workers]
         assert len(workers) == 2
 
         def used() -> list[tuple[float, float, int, bool]]:
