@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import select
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,11 +24,12 @@ from antifreeze import DataLoader
 from antifreeze.channel.messages import ParcelDone, RowsDone
 from antifreeze.errors import LoaderClosed, LoaderTimeout, WorkerStartFailed
 from antifreeze.supervisor import crew as crew_module
+from antifreeze.supervisor import process as process_module
 from antifreeze.supervisor import starting as module
 from antifreeze.supervisor import watch as watch_module
 from antifreeze.supervisor.hearing import Ears
 from antifreeze.supervisor.observe import process_state
-from antifreeze.supervisor.process import _left_behind, see_off_left_behind
+from antifreeze.supervisor.process import _left_behind, _wait_gone, see_off_left_behind
 
 COUNT = 7
 HELD, DEADLY = 1, 3
@@ -286,6 +289,21 @@ def test_a_worker_whose_word_was_lost_is_not_waited_for_for_ever(lost: type, mon
         assert flat(loading) == list(range(COUNT))
         assert loading.report().restarts == 1
         assert "word of it was lost" in "".join(loading.report().story)
+
+
+def test_workers_that_end_while_the_job_is_suspended_have_their_time_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suspended as a whole, and longer than they may take, whenever somebody looks at the clock."""
+    clock = itertools.count(step=100.0)
+    with subprocess.Popen(["sleep", "1000"]) as ends, subprocess.Popen(["sleep", "1000"]) as stays:
+        workers: list[Any] = [SimpleNamespace(pidfd=os.pidfd_open(process.pid)) for process in (ends, stays)]
+        with monkeypatch.context() as suspended:
+            suspended.setattr(process_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+            ends.kill()
+            left = _wait_gone(workers, 1.0)
+        stays.kill()
+    assert left == [workers[1]]
+    for worker in workers:
+        os.close(worker.pidfd)
 
 
 def test_closed_while_it_waits_is_said(gate: Gate, loader: Start) -> None:

@@ -42,6 +42,7 @@ from antifreeze.worker.main import STACK_SIGNAL, WorkerSpec, run_worker
 ASK_S = 0.5
 TERM_S = 0.5
 KILL_S = 1.0
+STEP_S = 0.05
 STACKS_S, STACKS_STARVED_S = 0.3, 2.0
 """What a worker has to write its stacks; and where it stands in the queue for a core."""
 
@@ -383,15 +384,18 @@ def _end_kindly(left: list[WorkerProcess]) -> list[WorkerProcess]:
 
 
 def _wait_gone(workers: list[WorkerProcess], limit_s: float) -> list[WorkerProcess]:
-    deadline = time.monotonic() + limit_s
+    """Who is still there. Where the whole job was suspended meanwhile, its workers were too: of that time one step counts."""
     poll = select.poll()
     by_descriptor = {worker.pidfd: worker for worker in workers}
     for descriptor in by_descriptor:
         poll.register(descriptor, select.POLLIN)
-    while by_descriptor and (left_s := deadline - time.monotonic()) > 0:
-        for descriptor, _ in poll.poll(left_s * 1000):
+    left_s, now_s = limit_s, time.monotonic()
+    while by_descriptor and left_s > 0:
+        for descriptor, _ in poll.poll(min(left_s, STEP_S) * 1000):
             poll.unregister(descriptor)
             del by_descriptor[descriptor]
+        before_s, now_s = now_s, time.monotonic()
+        left_s -= min(now_s - before_s, STEP_S)
     return list(by_descriptor.values())
 
 
