@@ -14,6 +14,8 @@ from antifreeze.selftest.judge import Verdict
 from antifreeze.selftest.runner import Run, Runner
 
 JOBS = 4
+SLACK = 5.0
+"""`antifreeze selftest` looks at the clock; here two lanes of tests keep the machine busy meanwhile."""
 Verdicts = dict[tuple[str, str], Verdict]
 
 NOT_YET = {}
@@ -37,12 +39,12 @@ CASES = [
 @pytest.fixture(scope="module")
 def verdicts(request: pytest.FixtureRequest) -> Verdicts:
     chosen: list[dict[str, Any]] = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    runs = [Run(one["fault"], "antifreeze", one["variant"]) for one in chosen if "fault" in one and "variant" in one]
+    runs = [Run(one["fault"], "antifreeze", one["variant"], slack=SLACK) for one in chosen if "fault" in one and "variant" in one]
     with Runner(JOBS) as runner:
         return {(one.fault, one.variant): one for one in runner.verdicts(runs)}
 
 
-@pytest.mark.limit(900)
+@pytest.mark.limit(1800)
 @pytest.mark.parametrize(("fault", "variant"), CASES)
 def test_fault(fault: Fault, variant: Variant, verdicts: Verdicts) -> None:
     verdict = verdicts[fault.name, variant.value]

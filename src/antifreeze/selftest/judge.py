@@ -51,7 +51,8 @@ class Verdict:
         return seen | {"record": self.record.as_json()}
 
 
-def judge(fault: Fault, record: Record) -> Verdict:
+def judge(fault: Fault, record: Record, slack: float = 1.0) -> Verdict:
+    """`slack`: so many times as long may an end take."""
     expected = fault.expects(Variant(record.variant))
     outcome = outcome_of(record, expected)
     lost, doubled = _lost(record, outcome, expected), _surplus(record.got, record.plan)
@@ -68,7 +69,7 @@ def judge(fault: Fault, record: Record) -> Verdict:
             *_error_problems(expected, outcome, record, names_sample, names_cause),
             *_saying_problems(expected, record),
             *([f"left behind: {', '.join(left)}"] if left else []),
-            *_stopping_problems(expected, outcome, record),
+            *_stopping_problems(expected, outcome, record, slack),
         )
     return Verdict(record.fault, record.loader, record.variant, outcome, problems, lost, doubled, names_sample, names_cause, left, record)
 
@@ -150,11 +151,11 @@ def _saying_problems(expected: Expectation, record: Record) -> list[str]:
     return found
 
 
-def _stopping_problems(expected: Expectation, outcome: Outcome, record: Record) -> list[str]:
+def _stopping_problems(expected: Expectation, outcome: Outcome, record: Record, slack: float) -> list[str]:
     found = []
-    if record.ended and not record.left and record.stop_s > expected.stop_s:
+    if record.ended and not record.left and record.stop_s > expected.stop_s * slack:
         found.append(f"stopping took {record.stop_s:.1f} s")
-    if record.ended and outcome is not Outcome.FROZEN and record.exit_s > EXIT_S:
+    if record.ended and outcome is not Outcome.FROZEN and record.exit_s > EXIT_S * slack:
         found.append(f"the interpreter's exit took {record.exit_s:.1f} s")
     return found
 

@@ -19,6 +19,7 @@ from antifreeze.selftest.record import Record
 
 TORCH_LIMIT_S = 8.0
 """Long enough for torch's own poll for dead workers, which is 5 s."""
+ORPHAN_GRACE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,18 @@ class Run:
     variant: Variant
     fresh: bool = False
     torch_limit_s: float = TORCH_LIMIT_S
+    slack: float = 1.0
+    """So many times as long may everything take, on a machine that does other things too."""
 
     @property
     def limit_s(self) -> float:
         limit_s = max(self.torch_limit_s, self.fault.limit_s - 7) if self.loader == "torch" else self.fault.limit_s
-        return limit_s + (5 if self.fresh else 0)
+        return (limit_s + (5 if self.fresh else 0)) * self.slack
+
+    def request(self) -> dict[str, object]:
+        """What the warden is told."""
+        what = {"fault": self.fault.name, "loader": self.loader, "variant": self.variant.value}
+        return {**what, "limit_s": self.limit_s, "grace_s": ORPHAN_GRACE_S * self.slack, "fresh": self.fresh}
 
 
 class Runner:
@@ -82,14 +90,13 @@ class Runner:
             record = Record(run.fault.name, run.loader, run.variant.value, not_here=f"needs {', '.join(missing)}")
             return judge(run.fault, record)
         warden = self._warden()
-        request = {"fault": run.fault.name, "loader": run.loader, "variant": run.variant.value, "limit_s": run.limit_s, "fresh": run.fresh}
         assert warden.stdin is not None and warden.stdout is not None
-        warden.stdin.write(json.dumps(request) + "\n")
+        warden.stdin.write(json.dumps(run.request()) + "\n")
         warden.stdin.flush()
         answer = warden.stdout.readline()
         if not answer:
             raise RuntimeError(f"the warden ended with {warden.wait(5)} while it ran {run.fault.name}")
-        return judge(run.fault, Record(**json.loads(answer)))
+        return judge(run.fault, Record(**json.loads(answer)), run.slack)
 
     def _warden(self) -> subprocess.Popen[str]:
         found: subprocess.Popen[str] | None = getattr(self._mine, "warden", None)

@@ -1,6 +1,6 @@
 """Runs one program after another, each in a fresh process, and sees what they leave behind. A process of its own: `python -m …warden`.
 
-     runner ──{"fault": …, "loader": …, "variant": …, "limit_s": …}──> stdin
+     runner ──{"fault": …, "loader": …, "variant": …, "limit_s": …, "grace_s": …}──> stdin
      runner <──────────────── the record, one line ──────────────── stdout
 
 1. torch is imported once, here; a program is a fork of this process before it ever used a loader (`fresh`: a new interpreter instead).
@@ -29,7 +29,6 @@ from antifreeze.selftest.fault import Variant, all_faults
 from antifreeze.selftest.record import Record
 from antifreeze.selftest.trial import Trial, children_of, command_of
 
-ORPHAN_GRACE_S = 1.0
 _SET_CHILD_SUBREAPER = 36
 _TEXT_KEPT = 20_000
 
@@ -70,6 +69,8 @@ def _serve(request: dict[str, Any]) -> Record | Trial:
     record = Record(request["fault"], request["loader"], request["variant"])
     try:
         _watch(record, pid, reading, started_s, request["limit_s"])
+        if record.exit_code is not None:
+            record.orphans = _orphans(request["grace_s"])
     finally:
         os.close(reading)
         _kill_all_children()
@@ -137,8 +138,6 @@ def _watch(record: Record, pid: int, reading: int, started_s: float, limit_s: fl
     os.close(ending)
     record.seconds = gone_s - started_s
     record.exit_s = gone_s - ended_s if ended_s else 0.0
-    if record.exit_code is not None:
-        record.orphans = _orphans()
 
 
 def _lines(data: bytes) -> Iterator[dict[str, Any]]:
@@ -150,8 +149,9 @@ def _kill_group(group: int, number: int) -> None:
     os.killpg(group, number)
 
 
-def _orphans() -> list[str]:
-    deadline_s = time.monotonic() + ORPHAN_GRACE_S
+def _orphans(grace_s: float) -> list[str]:
+    """Who is still there so long after the program's end."""
+    deadline_s = time.monotonic() + grace_s
     while True:
         _reap()
         alive = children_of(os.getpid())

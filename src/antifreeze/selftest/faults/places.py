@@ -114,7 +114,7 @@ def forked_parent(trial: Trial) -> None:
         del iterator
         gc.collect()
         os._exit(0)
-    wait_for(child, 3)
+    wait_for(child, 10)
     trial.drain(iterator)
 
 
