@@ -43,7 +43,7 @@ def stuck() -> Iterator[tuple[int, int]]:
         yield pid, said[0]["pid"]
 
 
-def wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], limit_s: float = 100.0) -> None:
     deadline_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline_s
@@ -53,6 +53,7 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
 @pytest.fixture
 def sleeper() -> Iterator[int]:
     with subprocess.Popen(["sleep", "100"]) as process:
+        wait_until(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes() != b"")  # execve is through
         yield process.pid
         process.kill()
 
