@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -313,10 +314,18 @@ def test_closed_while_it_waits_is_said(gate: Gate, loader: Start) -> None:
     assert next(waits).tolist() == [0]
     gate.wait_until_somebody_is_held()
     before = signal.signal(signal.SIGUSR2, lambda *_: waits.close())
-    threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGUSR2)).start()
+    presses = threading.Thread(target=press_while_it_waits, args=(threading.get_ident(),))
+    presses.start()
     with pytest.raises(LoaderClosed, match="closed while next"):
         next(waits)
+    presses.join()
     signal.signal(signal.SIGUSR2, before)
+
+
+def press_while_it_waits(loop: int) -> None:
+    while "_wait_long" not in {frame.name for frame in traceback.extract_stack(sys._current_frames()[loop])}:
+        time.sleep(0.01)
+    signal.pthread_kill(loop, signal.SIGUSR2)
 
 
 def test_a_fork_of_the_user_leaves_without_waiting_for_workers_that_are_not_its_own(tmp_path: Path) -> None:
