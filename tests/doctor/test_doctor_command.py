@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,9 @@ def test_the_patient_is_left_as_it_was(stuck: tuple[int, int]) -> None:
     """A stuck worker did not run once while it was examined: not even woken."""
     before = read_status(stuck[1])
     examine.examine(stuck[0], 1.0)
-    assert read_status(stuck[1]) == before
+    after = read_status(stuck[1])
+    assert before is not None and after is not None
+    assert replace(after, memory=before.memory) == before  # pages the kernel may take, or put together, as it likes
 
 
 @named_workers
