@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antifreeze.verdict import Cause, Counted, verdict, waited_for, waiting_now
@@ -128,6 +128,7 @@ def test_a_wait_that_goes_on_is_a_stall_only_where_it_is_far_longer_than_others(
 seconds = st.floats(0, 1e6)
 
 
+@example(waited=1.0, loop=0.0, blocked=1.0, fetch=5e-324, collate=0.0, cpu=0.0, queued=0.0, workers=1, cores=1)
 @given(seconds, seconds, seconds, seconds, seconds, seconds, seconds, st.integers(0, 64), st.integers(1, 64))
 def test_whatever_was_counted_the_causes_add_up_and_there_is_a_sentence(
     waited: float, loop: float, blocked: float, fetch: float, collate: float, cpu: float, queued: float, workers: int, cores: int

@@ -104,7 +104,7 @@ def waited_for(counted: Counted) -> dict[Cause, float]:
     in_stages_s = min(left_s, counted.blocked_s if counted.workers else counted.work_s)
     if not counted.work_s:
         in_stages_s = 0.0
-    found |= {cause: in_stages_s * seconds / counted.work_s if in_stages_s else 0.0 for cause, seconds in stages.items()}
+    found |= {cause: in_stages_s * (seconds / counted.work_s) if in_stages_s else 0.0 for cause, seconds in stages.items()}
     found[Cause.HAND_OVER] = left_s - in_stages_s
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 

@@ -260,7 +260,7 @@ def test_time_in_which_a_batch_is_collated_is_nobodys() -> None:
     """The loop stands still: a sample that could not go on has not taken longer."""
 
     async def sample(index: int) -> int:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)
         return index
 
     def collate(samples: list[int]) -> list[int]:
