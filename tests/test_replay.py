@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset
@@ -83,6 +84,31 @@ def test_a_list_is_no_use_for_an_iterable_data_set_and_that_is_said(tmp_path: Pa
     file.write_text('{"index": "1"}\n')
     with pytest.warns(UserWarning, match="Stream is an iterable data set"), DataLoader(Stream(), quarantine=file) as loader:
         assert [int(batch) for batch in loader] == [0, 1, 2]
+
+
+class Unlucky(Dataset[Any]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> float:
+        drawn = random.random(), float(np.random.randn()), torch.rand(300).sum().item()
+        if index == 33:
+            raise ValueError(f"unlucky {drawn}")
+        return drawn[0]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_a_sample_sees_the_random_numbers_it_had_seen(
+    batch_size: int | None, num_workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.jsonl"
+    with DataLoader(Unlucky(), batch_size, num_workers=num_workers, on_bad_sample="skip", bad_samples_file=file) as loader:
+        list(loader)
+    (told,) = (json.loads(line)["message"] for line in file.read_text().splitlines() if "unlucky" in line)
+    replay(file, "--here")
+    shown = capsys.readouterr().out
+    assert "unlucky" in told and shown.count(told) == 2, "then, and now"
 
 
 def test_one_line_in_this_process(listed: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,8 @@ from typing import Any
 from antifreeze.checks.live.child import ask_child
 from antifreeze.delivery.bad_samples import DATASET_SUFFIX
 from antifreeze.errors import OptionError
-from antifreeze.worker.seeding import global_generators
+from antifreeze.worker.generators import global_generators
+from antifreeze.worker.seeding import seed_for_sample
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +73,7 @@ def replay_one(dataset: Any, record: dict[str, Any], limit_s: float | None) -> b
 def _load(dataset: Any, index: Any, seed: int) -> tuple[bool, str]:
     """Whether it loads, and what is to be said about it."""
     for generator in global_generators():
-        generator.seed(seed)
+        seed_for_sample(generator, seed)
     many = getattr(dataset, "__getitems__", None)
     try:
         sample = many([index])[0] if callable(many) else dataset[index]

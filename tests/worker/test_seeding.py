@@ -13,17 +13,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from antifreeze.worker import generators as module
 from antifreeze.worker import seeding
-from antifreeze.worker.seeding import (
-    KeptState,
-    NumpyGenerator,
-    PythonGenerator,
-    SampleSeeds,
-    TorchGenerator,
-    global_generators,
-    mix,
-    sample_seed,
-)
+from antifreeze.worker.generators import HAND, NumpyGenerator, PythonGenerator, TorchGenerator, global_generators
+from antifreeze.worker.seeding import KeptState, SampleSeeds, mix, sample_seed, seed_at, seed_for_sample, seeds_at
 
 calm = settings(deadline=None, derandomize=True, database=None, max_examples=80, suppress_health_check=list(HealthCheck))
 DRAWS: dict[str, Callable[[], Any]] = {
@@ -33,6 +26,9 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "numpy gauss": np.random.randn,
     "torch": lambda: torch.rand(()).item(),
     "torch gauss": lambda: torch.randn(()).item(),
+    "many": lambda: tuple(random.getrandbits(32) for _ in range(HAND + 1)),
+    "many of numpy": lambda: np.random.bytes(4 * HAND + 4),
+    "many of torch": lambda: tuple(torch.rand(HAND + 1).tolist()),
 }
 GENERATORS: dict[str, type[Any]] = {"random": PythonGenerator, "numpy": NumpyGenerator, "torch": TorchGenerator}
 
@@ -57,15 +53,10 @@ def begin() -> None:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the state of a generator cannot be read in memory, the slow way serves."""
     if request.param == "by state":
-        monkeypatch.setattr(seeding, "_python_state_is_behind_the_header", lambda: False)
-        monkeypatch.setattr(seeding, "NumpyGenerator", WithoutAddress)
-        monkeypatch.setattr(seeding, "_offset_of_torchs_engine", lambda: None)
+        monkeypatch.setattr(module, "_python_state_is_behind_the_header", lambda: False)
+        monkeypatch.setattr(module, "_offset_of_numpys_gauss", lambda: None)
+        monkeypatch.setattr(module, "_offset_of_torchs_engine", lambda: None)
     return str(request.param)
-
-
-class WithoutAddress(NumpyGenerator):
-    def __init__(self) -> None:
-        self.memories = []
 
 
 def reference(uses: list[tuple[str, ...]], seeds: SampleSeeds) -> list[list[Any]]:
@@ -73,7 +64,7 @@ def reference(uses: list[tuple[str, ...]], seeds: SampleSeeds) -> list[list[Any]
     expected = []
     for position, names in enumerate(uses):
         for generator in global_generators():
-            generator.seed(seeds.seed_of(position))
+            seed_for_sample(generator, seeds.seed_of(position))
         expected.append([DRAWS[name]() for name in names])
     return expected
 
@@ -114,7 +105,7 @@ def test_both_ways_to_see_whether_a_generator_was_used_agree(way: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(GENERATORS))
 def test_a_generator_has_moved_when_it_was_used_and_only_then(name: str, way: str) -> None:
-    generator = getattr(seeding, GENERATORS[name].__name__)()
+    generator = getattr(module, GENERATORS[name].__name__)()
     mark = generator.mark()
     for other in set(GENERATORS) - {name}:
         DRAWS[other]()
@@ -152,8 +143,10 @@ def test_a_late_first_use_that_raises_is_judged_by_the_samples_own_numbers() -> 
     """A sample that is good with its own seed must not fail because the generator had not been seeded yet."""
     seeds = SampleSeeds(1, 0)
     seeds.for_each(0, seeding.WARM_UP, lambda number: None)
-    own = random.Random(seeds.seed_of(100)).random()
+    seed_for_sample(PythonGenerator(), seeds.seed_of(100))
+    own = random.random()
     random.seed(next(seed for seed in range(99) if abs(random.Random(seed).random() - own) > 0.1))
+    seeds.look_again()
 
     def fetch(number: int) -> None:
         if random.random() != own:
@@ -246,7 +239,7 @@ def test_the_users_process_gets_its_generators_back(raises: bool, way: str) -> N
     assert states() == before
 
 
-@pytest.mark.parametrize("name", ["gauss"])  # numpy keeps its own where asking costs 33 µs: a limit README names
+@pytest.mark.parametrize("name", ["gauss", "numpy gauss", "torch gauss"])
 def test_also_the_second_half_of_a_gaussian_pair(name: str) -> None:
     """Gaussian numbers come in pairs: the second is kept beside the generator, and drawing it does not move the generator."""
     DRAWS[name]()
@@ -255,25 +248,86 @@ def test_also_the_second_half_of_a_gaussian_pair(name: str) -> None:
     assert states() == before
 
 
-@pytest.mark.parametrize("name", ["gauss"])  # numpy keeps its own where asking costs 33 µs: a limit README names
+@pytest.mark.parametrize("name", ["gauss", "numpy gauss", "torch gauss"])
 def test_a_late_first_use_does_not_see_the_second_half_of_somebody_elses_pair(name: str) -> None:
     seeds, drawn = SampleSeeds(1, 0), []
     seeds.for_each(0, seeding.WARM_UP, lambda number: None)
     DRAWS[name]()  # the user, between two batches of a loader without workers
     seeds.for_each(100, 1, lambda number: drawn.append(DRAWS[name]()))
     for generator in global_generators():
-        generator.seed(seeds.seed_of(100))
+        seed_for_sample(generator, seeds.seed_of(100))
     assert drawn[-1] == DRAWS[name]()
 
 
-def test_torchs_engine_is_found_in_a_generator() -> None:
-    assert TorchGenerator().memories
+@pytest.mark.parametrize("name", sorted(GENERATORS))
+def test_its_words_are_found_in_memory(name: str) -> None:
+    """On every Python, numpy and torch that we know: elsewhere a sample's numbers are the same, and cost more."""
+    generator = GENERATORS[name]()
+    assert generator.memories and generator.stock is not None
+
+
+# --- dealt a hand -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draws", [1, HAND - 1, HAND, HAND + 1, 700, 5000])
+@pytest.mark.parametrize("name", sorted(GENERATORS))
+def test_more_than_a_hand_is_seen_and_seeded_from_then_on(name: str, draws: int) -> None:
+    """However often it was stirred, and wherever the position has come to."""
+    draw: dict[str, Callable[[], Any]] = {
+        "random": lambda: [random.getrandbits(32) for _ in range(draws)],
+        "numpy": lambda: np.random.bytes(4 * draws),
+        "torch": lambda: torch.rand(draws).tolist(),
+    }
+    seeds, drawn = SampleSeeds(1, 0), {}
+    seeds.for_each(0, seeding.WARM_UP, lambda number: DRAWS[name]())
+    calls = []
+
+    def fetch(number: int) -> None:
+        calls.append(number)
+        drawn[number] = draw[name]()
+
+    seeds.for_each(100, 3, fetch)
+    assert calls == [0, 1, 2] * (1 + (draws > HAND)), "what was not its own is drawn again, once"
+    seeds.for_each(103, 2, lambda number: fetch(number + 3))
+    assert calls[-2:] == [3, 4]
+    for number, numbers in drawn.items():
+        seed_for_sample(GENERATORS[name](), seeds.seed_of(100 + number))
+        assert draw[name]() == numbers
+    assert len({str(numbers) for numbers in drawn.values()}) == 5
+
+
+def test_the_hands_of_a_sample_are_unrelated(way: str) -> None:
+    drawn = []
+    for position in (0, 1, 2**40):
+        for generator in global_generators():
+            seed_for_sample(generator, seed_at(-7, position))
+        drawn += [random.getrandbits(32), int(np.random.randint(2**32, dtype=np.uint32)), int(torch.randint(2**31, (1,)))]
+    assert len({number & 0x7FFFFFFF for number in drawn}) == 9
+
+
+def test_dealt_numbers_are_as_even_as_any() -> None:
+    """The first numbers of many samples: mean, spread, and no relation of the first to the second, or of neighbours."""
+    seeds, drawn = SampleSeeds(1, 0), []
+    seeds.for_each(
+        0, 20_000, lambda number: drawn.append((torch.rand(()).item(), torch.rand(()).item(), random.random(), np.random.rand()))
+    )
+    numbers = np.array(drawn)
+    assert np.allclose(numbers.mean(axis=0), 0.5, atol=0.01) and np.allclose(numbers.std(axis=0), 12**-0.5, atol=0.01)
+    beside = np.concatenate([numbers[1:], numbers[:-1]], axis=1)
+    assert np.abs(np.corrcoef(beside.T) - np.eye(8)).max() < 0.05
+
+
+def test_seeds_of_many_positions_are_those_of_each() -> None:
+    for key in (0, 5, -(2**63), 2**64 - 1):
+        positions = [0, 1, 2, 77, 2**40]
+        assert seeds_at(key, positions).tolist() == [seed_at(key, position) for position in positions]
+    assert seeds_at(3, range(5, 9)).tolist() == [seed_at(3, position) for position in range(5, 9)]
 
 
 @pytest.mark.parametrize("name", sorted(GENERATORS))
 def test_every_use_is_seen_however_many_there_were(name: str, way: str) -> None:
     """Also those that bring the position in the state back to where it was."""
-    generator = getattr(seeding, GENERATORS[name].__name__)()
+    generator = getattr(module, GENERATORS[name].__name__)()
     draw = {"random": random.getrandbits, "numpy": np.random.bytes, "torch": lambda bits: torch.randint(2**31, (1,))}[name]
     for count in (1, 2, 623, 624, 625, 1248):
         mark = generator.mark()
@@ -284,7 +338,7 @@ def test_every_use_is_seen_however_many_there_were(name: str, way: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(GENERATORS))
 def test_another_seed_is_seen_though_nothing_was_drawn(name: str, way: str) -> None:
-    generator = getattr(seeding, GENERATORS[name].__name__)()
+    generator = getattr(module, GENERATORS[name].__name__)()
     marks = []
     for seed in (1, 2, 2**40 + 6, 2**63 + 9):  # of torch's seeds only 32 bits make another state
         generator.seed(seed)
@@ -293,9 +347,9 @@ def test_another_seed_is_seen_though_nothing_was_drawn(name: str, way: str) -> N
 
 
 def test_the_state_behind_the_header_is_only_trusted_where_it_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = seeding._python_state_is_behind_the_header.__wrapped__  # it looks once in a process
+    look = module._python_state_is_behind_the_header.__wrapped__  # it looks once in a process
     assert look()
-    monkeypatch.setattr(seeding, "_MT_BYTES", 10**6)
+    monkeypatch.setattr(module, "_WORD_BYTES", 10**6)
     assert not look()
     monkeypatch.undo()
 
@@ -311,7 +365,7 @@ def test_the_state_behind_the_header_is_only_trusted_where_it_can_be_shown(monke
 
 
 def test_torchs_initial_seed_stays_what_it_is_unless_it_is_said(way: str) -> None:
-    generator = seeding.TorchGenerator()
+    generator = TorchGenerator()
     torch.manual_seed(7)
     generator.seed(2**63 + 5)
     assert torch.initial_seed() == 7

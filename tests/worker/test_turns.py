@@ -35,8 +35,13 @@ class Numbers:
             raise ThreadEnded
         self.state = state
 
+    salt = 0
+
     def seed(self, seed: int) -> None:
         self.state = seed
+
+    def deal(self, hand: bytes) -> None:
+        """On top of its seed, which is all that this one shows."""
 
 
 class UnsaidOnce(threading.Event):

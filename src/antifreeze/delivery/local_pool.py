@@ -27,9 +27,10 @@ from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.torch_private import swap_worker_info, worker_info
 from antifreeze.worker.awaiting import map_fetcher_for
 from antifreeze.worker.fetch import MapFetcher
+from antifreeze.worker.generators import global_generators
 from antifreeze.worker.journal import JournalRow, UnreadRow
 from antifreeze.worker.making import SampleMaker
-from antifreeze.worker.seeding import KeptState, SampleSeeds, global_generators
+from antifreeze.worker.seeding import KeptState, SampleSeeds
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
 from antifreeze.worker.task import NOT_PLAIN, Bounce, FetchConfig, FetchError, Packed, Rows, few

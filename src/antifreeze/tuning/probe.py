@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from antifreeze.worker.seeding import global_generators
+from antifreeze.worker.generators import global_generators
 
 MOST_SAMPLES, LONG_S = 6, 0.05
 

@@ -29,9 +29,10 @@ from torch.utils.data import ConcatDataset, Subset
 from antifreeze.errors import LoadingError, SampleTimeout
 from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.fetch import MapFetcher
+from antifreeze.worker.generators import glance_at, global_generators
 from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.making import SampleMaker, none_error
-from antifreeze.worker.seeding import WARM_UP, Seeds, glance_at, global_generators
+from antifreeze.worker.seeding import WARM_UP, Seeds, seed_for_sample
 from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Outcome, Task
 from antifreeze.worker.turns import exclusively
 from antifreeze.worker.ways import getitems_of
@@ -445,7 +446,7 @@ class _Steps:
             if number in self._states:
                 generators[number].restore(self._states[number])
             else:
-                generators[number].seed(self._seed)
+                seed_for_sample(generators[number], self._seed)
         try:
             return self._step_watching(step, given, mine)
         finally:

@@ -21,7 +21,7 @@ from array import array
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from operator import getitem, length_hint
+from operator import length_hint
 from typing import Any
 
 import torch
@@ -95,19 +95,20 @@ class MapFetcher:
                     raise
                 return Bounce(failures)
             return self._finish(task, many, {}, began)
-        if self._maker.may_write_rows and task.indices and self._maker.rows_may_be_large:
+        if self._maker.may_write_rows and self._maker.rows_pay and task.indices and self._maker.rows_may_be_large:
             return self._load_rows(task, began)
-        if self._seeds.samples_need_none():
-            outcome = self._load_unseeded(task, began)
+        if self._seeds.may_go_plainly():
+            outcome = self._load_plainly(task, began)
             if outcome is not None:
                 return outcome
         samples, failures = self._fetch_each(task)
         return self._finish(task, samples, failures, began)
 
-    def _load_unseeded(self, task: Task, began: int) -> Outcome | None:
-        """Without a call of our own per sample; None where a random number was used after all: then what came of it does not count."""
+    def _load_plainly(self, task: Task, began: int) -> Outcome | None:
+        """Without a call of our own per sample; None where random numbers were used that were not the sample's: then what came of it
+        does not count."""
         seeds = self._seeds
-        collates_unseeded = self._maker.may_write_rows or seeds.batches_need_none()
+        collates_unseeded = seeds.samples_need_none() and (self._maker.may_write_rows or seeds.batches_need_none())
         seeds.watch()
         try:
             samples, failures = self._fetch_plainly(task)
@@ -146,8 +147,14 @@ class MapFetcher:
     def _fetch_one(self, task: Task) -> Any:
         self._journal.stage(Stage.FETCH)
         self._journal.at_key(0, task.indices, task.position)
+        source, index, sample = self._source, task.indices, None
+
+        def fetch(number: int) -> None:
+            nonlocal sample
+            sample = source[index]
+
         try:
-            sample = self._seeds.around_batch(task.position, partial(getitem, self._source, task.indices))
+            self._seeds.for_each(task.position, 1, fetch)
             if sample is None and self._none_is_bad:
                 raise none_error(f"sample {shown(task.indices)}")
             return sample
@@ -271,7 +278,7 @@ class MapFetcher:
         return samples, failures
 
     def _fetch_plainly(self, task: Task) -> tuple[list[Any] | None, dict[int, Failure]]:
-        """What _fetch_each does, unseeded; no samples where the journal does not list their indices: each is noted by itself then."""
+        """What _fetch_each does; no samples where the journal does not list their indices: each is noted by itself then."""
         indices, source, words, first_row = task.indices, self._source, self._journal.words, task.first_row
         samples: list[Any] = []
         failures: dict[int, Failure] = {}
@@ -282,6 +289,8 @@ class MapFetcher:
             return None, {}
         if not self._config.forgive:
             return self._fetch_timed(task), failures
+        if not self._seeds.samples_need_none():
+            return None, {}
         index: Any = None
         while len(samples) < len(indices):
             done = len(samples)
@@ -313,16 +322,17 @@ class MapFetcher:
         """The same where the first bad sample ends the task."""
         indices, source, words, row_word = task.indices, self._source, self._journal.words, _ROW
         place = iter(indices)
+        each = self._seeds.seeding_each(place, task.position, len(indices), task.offsets)
         try:
             if self._config.worker is None:  # nobody but this very code looks at the journal
-                samples = [source[index] for index in place]
+                samples = [source[index] for index in each]
             elif self._is_quick and type(indices) is list:
                 self._place = place
                 self._journal.at_place(place)
-                samples = [source[index] for index in place]
+                samples = [source[index] for index in each]
                 self._journal.at_no_place()
             else:
-                samples = [source[index] for words[row_word], index in enumerate(place, task.first_row)]
+                samples = [source[index] for words[row_word], index in enumerate(each, task.first_row)]
         except BaseException as error:
             number = len(indices) - length_hint(place) - 1
             self._journal.at_no_place()  # they may be asked for once more, and noted then

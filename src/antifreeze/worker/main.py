@@ -57,10 +57,11 @@ from antifreeze.worker.awaiting import AsyncMapFetcher, map_fetcher_for
 from antifreeze.worker.effort import Effort
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.fetch import MapFetcher
+from antifreeze.worker.generators import global_generators
 from antifreeze.worker.hoard import Hoard
 from antifreeze.worker.journal import Journal, JournalRow, Stage, Word
 from antifreeze.worker.making import SampleMaker
-from antifreeze.worker.seeding import SampleSeeds, Seeds, global_generators
+from antifreeze.worker.seeding import SampleSeeds, Seeds
 from antifreeze.worker.serving import Serving
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher

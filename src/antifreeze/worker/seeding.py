@@ -6,208 +6,31 @@
    all three and watch which ones the data set uses; after that only those are seeded. The others are looked at after each task: if
    one has moved after all, the task's samples are fetched again, seeded, and from then on it counts as used. (`look_again`: somebody
    else may have moved them in the meantime.)
-3. A generator that `worker_init_fn` seeded is the user's: it is left alone.
-4. Whoever shares a process with the user's own code (no workers) puts the generators back as they were.
-5. `torch.initial_seed()` stays what torch says: the seed of the worker (of the stream, whoever hosts it), or of the user's own process.
+3. One that is used is dealt a hand of words, and seeded in full only where samples have drawn more than that (generators.py): this,
+   too, is looked at after each task, which is fetched again where it had drawn on what was not its own.
+4. A generator that `worker_init_fn` seeded is the user's: it is left alone.
+5. Whoever shares a process with the user's own code (no workers) puts the generators back as they were.
+6. `torch.initial_seed()` stays what torch says: the seed of the worker (of the stream, whoever hosts it), or of the user's own process.
    Data sets have their workers agree on an order by it.
 """
 
 from __future__ import annotations
 
-import ctypes
-import random
-import sys
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.random  # it loads lazily: a fork must not inherit its import under way
-import torch
 
-from antifreeze.torch_private import generator_address
+from antifreeze.worker.generators import HAND, Generator, glance_at, global_generators, say_initial_seed
 
 WARM_UP = 4
 BATCH_WARM_UP = 2
+AHEAD = 512
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _COLLATE = 0x5851F42D4C957F2D
-_STATE_WORDS = 624
-_MT_BYTES = 2500  # 624 words and a position
-_POSITION_BYTES = 16  # the position and words beside it: every use changes the one, every 624th and every seed the others
-_SEARCHED_BYTES = 512  # less than a generator is large
-
-
-class Generator(Protocol):
-    memories: list[memoryview]
-    """What changes with every use; none where that is not known."""
-
-    def seed(self, seed: int) -> None: ...
-
-    def mark(self) -> Any: ...
-
-    def moved_since(self, mark: Any) -> bool: ...
-
-    def save(self) -> Any: ...
-
-    def restore(self, saved: Any) -> None: ...
-
-
-class PythonGenerator:
-    """`random`: its state lies behind the object's header; where that cannot be shown, `getstate` serves."""
-
-    def __init__(self) -> None:
-        self.instance: Any = random.seed.__self__  # type: ignore[attr-defined]
-        position_and_first_words = (id(self.instance) + object.__basicsize__, _POSITION_BYTES)
-        self.memories = [_memory_at(*position_and_first_words)] if _python_state_is_behind_the_header() else []
-
-    def seed(self, seed: int) -> None:
-        random.seed(seed)
-
-    def mark(self) -> Any:
-        return (b"".join(self.memories), self.instance.gauss_next) if self.memories else random.getstate()
-
-    def moved_since(self, mark: Any) -> bool:
-        return bool(self.mark() != mark)
-
-    def save(self) -> Any:
-        return random.getstate()
-
-    def restore(self, saved: Any) -> None:
-        random.setstate(saved)
-
-
-def _memory_at(address: int, size: int) -> memoryview:
-    """Of a generator that lives longer than whoever looks at it."""
-    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
-
-
-@cache
-def _python_state_is_behind_the_header() -> bool:
-    probe = random.Random(1)
-    if type(probe).__basicsize__ < object.__basicsize__ + _MT_BYTES:
-        return False
-    words = np.frombuffer(ctypes.string_at(id(probe) + object.__basicsize__, _MT_BYTES), dtype=np.uint32)
-    state = probe.getstate()[1]
-    return bool(words[0] == state[-1]) and words[1:].tolist() == list(state[:-1])
-
-
-class NumpyGenerator:
-    def __init__(self) -> None:
-        bits = np.random.mtrand._rand._bit_generator
-        self.memories = []
-        if type(bits).__name__ == "MT19937":  # last words, position
-            self.memories = [_memory_at(bits.ctypes.state_address + _MT_BYTES - _POSITION_BYTES, _POSITION_BYTES)]
-
-    def seed(self, seed: int) -> None:
-        np.random.seed(seed & 0xFFFFFFFF)
-
-    def mark(self) -> Any:
-        # the second half of a gaussian pair, which numpy keeps elsewhere, is not looked at: asking for it costs 33 µs
-        return b"".join(self.memories) if self.memories else repr(np.random.get_state())
-
-    def moved_since(self, mark: Any) -> bool:
-        return bool(self.mark() != mark)
-
-    def save(self) -> Any:
-        return np.random.get_state()
-
-    def restore(self, saved: Any) -> None:
-        np.random.set_state(saved)
-
-
-class TorchGenerator:
-    def __init__(self) -> None:
-        offset = _offset_of_torchs_engine()
-        self.memories = [] if offset is None else _torchs_position(generator_address(torch.default_generator) + offset)
-        self._initial_seed = self.memories[0][:_SEED_BYTES] if self.memories else None
-
-    def seed(self, seed: int) -> None:
-        """The numbers that come, and not what torch.initial_seed() says."""
-        if self._initial_seed is None:
-            initial_seed = torch.initial_seed()
-            torch.default_generator.manual_seed(seed >> 1)
-            self.say_initial_seed(initial_seed)
-            return
-        said = bytes(self._initial_seed)
-        torch.default_generator.manual_seed(seed >> 1)
-        self._initial_seed[:] = said
-
-    def say_initial_seed(self, seed: int) -> None:
-        """From now on torch.initial_seed() says so; the numbers that come are the same."""
-        said = (seed & _MASK).to_bytes(_SEED_BYTES, sys.byteorder)
-        if self._initial_seed is None:
-            state = torch.default_generator.get_state()
-            state[:_SEED_BYTES] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
-            torch.default_generator.set_state(state)
-        else:
-            self._initial_seed[:] = said
-
-    def mark(self) -> Any:
-        return b"".join(self.memories) if self.memories else torch.default_generator.get_state().numpy().tobytes()
-
-    def moved_since(self, mark: Any) -> bool:
-        return bool(self.mark() != mark)
-
-    def save(self) -> Any:
-        return torch.default_generator.get_state()
-
-    def restore(self, saved: Any) -> None:
-        torch.default_generator.set_state(saved)
-
-
-_SEED_BYTES, _ENGINE_HEAD, _ENGINE_BYTES, _NORMALS_BYTES = 8, 20, 2520, 24
-"""Of torch's engine: seed, left, seeded, next, then 624 words; behind it the second halves of gaussian pairs."""
-
-
-def _torchs_position(address: int) -> list[memoryview]:
-    return [_memory_at(address, _ENGINE_HEAD + 4), _memory_at(address + _ENGINE_BYTES, _NORMALS_BYTES)]
-
-
-@cache
-def _offset_of_torchs_engine() -> int | None:
-    """Where in a torch.Generator its engine lies: looked for in one of our own, and shown to change with every use and only then."""
-    probe = torch.Generator().manual_seed(5)
-    torch.rand(3, generator=probe)
-    words = probe.get_state().numpy().tobytes()
-    known = np.frombuffer(words, dtype=np.uint64, count=_STATE_WORDS + 3)[3:].astype(np.uint32).tobytes()
-    memory = ctypes.string_at(generator_address(probe), _SEARCHED_BYTES)
-    found = memory.find(known[: _SEARCHED_BYTES // 4])
-    if found < _ENGINE_HEAD or memory[found - _ENGINE_HEAD :][:_SEED_BYTES] != words[:_SEED_BYTES]:
-        return None
-    memories = _torchs_position(generator_address(probe) + found - _ENGINE_HEAD)
-    seen = [b"".join(memories)]
-    uses: list[Callable[[], Any]] = [lambda: torch.rand(1, generator=probe)] * 3
-    uses += [lambda: torch.randn(1, generator=probe)] * 4 + [lambda: torch.randperm(700, generator=probe)]
-    for use in uses:
-        use()
-        if b"".join(memories) in seen:
-            return None
-        seen.append(b"".join(memories))
-    probe.get_state()
-    return found - _ENGINE_HEAD if b"".join(memories) == seen[-1] else None
-
-
-def global_generators() -> list[Generator]:
-    """Where their memory lies is found once in a process."""
-    return [PythonGenerator(), NumpyGenerator(), TorchGenerator()]
-
-
-def say_initial_seed(generators: Sequence[Generator], seed: int | None) -> None:
-    for generator in generators:
-        if seed is not None and isinstance(generator, TorchGenerator):
-            generator.say_initial_seed(seed)
-
-
-def glance_at(generators: Sequence[Generator]) -> Callable[[], Any]:
-    """What differs as soon as one of them has moved: all of their memory in one go, where that is known."""
-    memories = [memory for generator in generators for memory in generator.memories]
-    if not all(generator.memories for generator in generators):
-        return lambda: [generator.mark() for generator in generators]
-    python = next((generator.instance for generator in generators if isinstance(generator, PythonGenerator)), None)
-    if python is None:
-        return lambda: b"".join(memories)
-    return lambda: (b"".join(memories), python.gauss_next)
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_ONE_HAND = np.dtype(f"V{4 * HAND}")
 
 
 class Seeds(Protocol):
@@ -222,6 +45,10 @@ class Seeds(Protocol):
     def for_batch(self, position: int, collating: bool = False, initial_seed: int | None = None) -> None: ...
 
     def around_batch(self, position: int, call: Callable[[], Any], collating: bool = False) -> Any: ...
+
+    def may_go_plainly(self) -> bool: ...
+
+    def seeding_each(self, place: Iterator[Any], position: int, count: int, offsets: Sequence[int] | None = None) -> Iterator[Any]: ...
 
     def samples_need_none(self) -> bool: ...
 
@@ -244,12 +71,15 @@ class SampleSeeds:
     def __init__(self, base_seed: int, epoch: int, generators: Sequence[Generator] | None = None) -> None:
         self._unused: list[Generator] = list(global_generators() if generators is None else generators)
         self._used: list[Generator] = []
+        self._deep = [generator for generator in self._unused if generator.stock is None]  # those of which a sample uses more than a hand
         self._count = len(self._unused)
         self._glance: Callable[[], Any] = glance_at(self._unused)
         self._glanced: Any = None
         self._looked = self._seeded = False  # since begin_call
         self._warm_up_left = WARM_UP
         self._batch_warm_up_left = BATCH_WARM_UP
+        self._ahead = _Ahead()
+        self._stocks: list[tuple[Generator, bytes]] = []  # of generators that are dealt a hand and no more, when that began
         self._marks: list[tuple[Generator, Any]] | None = None  # of the unused ones, while nobody has moved or seeded them
         self.begin_epoch(base_seed, epoch)
 
@@ -279,18 +109,27 @@ class SampleSeeds:
         while self._warm_up_left and done < count:
             self._seed_and_watch(self.seed_of(positions[done]), fetch, done)
             done += 1
-        if done == count:
-            return
-        self.watch()
-        try:
-            self._fetch_used(positions, done, fetch)
-        except Exception:
-            if not self.late_use():
-                raise
-        else:
-            if not self.late_use():
-                return
-        self._fetch_used(positions, done, fetch)
+        while done < count:  # again for each generator that turns out to be used, or to be used for more than a hand
+            self.watch()
+            try:
+                for number in self._seeding_each(iter(range(done, count)), positions[done:]):
+                    fetch(number)
+            except Exception:
+                if not self.late_use():
+                    raise
+            else:
+                if not self.late_use():
+                    return
+
+    def may_go_plainly(self) -> bool:
+        """Samples may be loaded one right after the other, between `watch` and `late_use`, `seeding_each` of them."""
+        return not self._warm_up_left
+
+    def seeding_each(self, place: Iterator[Any], position: int, count: int, offsets: Sequence[int] | None = None) -> Iterator[Any]:
+        """What `place` gives: with each the generators become those of the sample at position + k (or + offsets[k])."""
+        return self._seeding_each(
+            place, range(position, position + count) if offsets is None else [position + offset for offset in offsets]
+        )
 
     def samples_need_none(self) -> bool:
         """No sample so far has used a generator: they may be loaded unseeded, between `watch` and `late_use`."""
@@ -308,16 +147,17 @@ class SampleSeeds:
             self._glanced = self._glance()
 
     def late_use(self) -> bool:
-        """Whether a generator was used after all since the watch began; from now on it is seeded."""
+        """Whether a generator was used after all since the watch began, or for more than it was dealt; from now on it is seeded."""
         assert self._marks is not None
+        beyond = bool(self._stocks) and self._drew_beyond()
         if self._glance() == self._glanced:
-            self._looked = True
-            return False
+            self._looked = not beyond
+            return beyond
         late = [generator for generator, mark in self._marks if generator.moved_since(mark)]
         self._looked = not late
         if late:
             self._promote(late)
-        return bool(late)
+        return beyond or bool(late)
 
     def begin_call(self) -> None:
         self._looked = self._seeded = False
@@ -364,20 +204,34 @@ class SampleSeeds:
     def _batch_seed(self, position: int, collating: bool) -> int:
         return batch_seed(self.seed_of(position), collating)
 
-    def _fetch_used(self, positions: Sequence[int], begin: int, fetch: Callable[[int], None]) -> None:
+    def _seeding_each(self, place: Iterator[Any], positions: Sequence[int]) -> Iterator[Any]:
         if not self._used:
-            for number in range(begin, len(positions)):
-                fetch(number)
-            return
-        for number in range(begin, len(positions)):
-            self._seed(self._used, self.seed_of(positions[number]))
-            fetch(number)
+            return place
+        self._seeded = True
+        self._stocks = self._stocks_of(self._used)
+        seeds = self._ahead.of(self._key, positions, self._used)
+        hands = [(generator.deal, seeds.hands[generator.salt]) for generator in self._used]
+        in_full = [generator.seed for generator in self._used if generator in self._deep]
+        return _dealt(place, hands[0], hands[1:], in_full, seeds.numbers)
+
+    def _stocks_of(self, generators: list[Generator]) -> list[tuple[Generator, bytes]]:
+        return [(generator, bytes(generator.stock)) for generator in generators if generator.stock and generator not in self._deep]
+
+    def _drew_beyond(self) -> bool:
+        """Whether a sample has used more than its hand; from now on such a generator is seeded in full."""
+        beyond = [generator for generator, stock in self._stocks if generator.stock is None or bytes(generator.stock) != stock]
+        self._deep += beyond
+        self._stocks = []
+        return bool(beyond)
 
     def _seed_and_watch(self, seed: int, fetch: Callable[[int], None], number: int) -> None:
-        self._seed((*self._used, *self._unused), seed)
+        for generator in (*self._used, *self._unused):
+            seed_for_sample(generator, seed)
+        self._seeded = True
         self._marks = None
         self.watch()
         self._warm_up_left -= 1
+        self._stocks = self._stocks_of([*self._used, *self._unused])
         try:
             fetch(number)
         finally:
@@ -471,9 +325,92 @@ def seed_at(key: int, position: int) -> int:
     return mix((key + position * _GOLDEN) & _MASK)
 
 
+def seeds_at(key: int, positions: Sequence[int]) -> Any:
+    """`seed_at` of all of them."""
+    where = np.arange(positions.start, positions.stop) if isinstance(positions, range) else np.asarray(positions)
+    return _mixed(where.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key & _MASK))
+
+
+def hands_of(seeds: Any, generator: Generator) -> list[bytes]:
+    """What the generator is dealt before each of the samples with these seeds."""
+    words = _mixed((seeds ^ np.uint64(generator.salt))[:, None] + _STEPS)
+    hands: list[bytes] = words.view(_ONE_HAND)[:, 0].tolist()
+    return hands
+
+
+class _Drawn(NamedTuple):
+    """Of some positions: their seeds, and the hands of each generator, by its salt."""
+
+    numbers: list[int]
+    hands: dict[int, list[bytes]]
+
+
+class _Ahead:
+    """Whoever asks for one position after the other (no workers) has the next ones made with those he asks for: most of it is the call."""
+
+    def __init__(self) -> None:
+        self._made: tuple[int, range, tuple[int, ...]] = (0, range(0), ())
+        self._drawn = _Drawn([], {})
+        self._end = -1
+
+    def of(self, key: int, positions: Sequence[int], generators: Sequence[Generator]) -> _Drawn:
+        if not isinstance(positions, range):
+            return _draw(key, positions, generators)
+        goes_on, self._end = positions.start == self._end, positions.stop
+        salts = tuple(generator.salt for generator in generators)
+        made_key, made, made_salts = self._made
+        if (made_key, made_salts) != (key, salts) or positions.start not in made or positions.stop > made.stop:
+            if not goes_on:
+                return _draw(key, positions, generators)
+            made = range(positions.start, max(positions.stop, positions.start + AHEAD))
+            self._made, self._drawn = (key, made, salts), _draw(key, made, generators)
+        part = slice(positions.start - made.start, positions.stop - made.start)
+        return _Drawn(self._drawn.numbers[part], {salt: hands[part] for salt, hands in self._drawn.hands.items()})
+
+
+def _draw(key: int, positions: Sequence[int], generators: Sequence[Generator]) -> _Drawn:
+    seeds = seeds_at(key, positions)
+    return _Drawn(seeds.tolist(), {generator.salt: hands_of(seeds, generator) for generator in generators})
+
+
+_Dealing = tuple[Callable[[bytes], None], Sequence[bytes]]
+
+
+def _dealt(
+    place: Iterator[Any], first: _Dealing, others: Sequence[_Dealing], in_full: Sequence[Callable[[int], None]], seeds: list[int]
+) -> Iterator[Any]:
+    deal, hands = first
+    for row, (hand, index) in enumerate(zip(hands, place, strict=False)):
+        for seed in in_full:
+            seed(seeds[row])
+        deal(hand)
+        for deal_other, other_hands in others:
+            deal_other(other_hands[row])
+        yield index
+
+
+def seed_for_sample(generator: Generator, seed: int) -> None:
+    """As before a sample with this seed, whatever it may draw."""
+    generator.seed(seed)
+    generator.deal(hands_of(np.array([seed], dtype=np.uint64), generator)[0])
+
+
 def mix(value: int) -> int:
     """splitmix64's finalizer: neighbouring numbers become unrelated ones."""
     value = (value + _GOLDEN) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    for shift, factor in _MIX:
+        value = ((value ^ (value >> shift)) * factor) & _MASK
     return value ^ (value >> 31)
+
+
+def _mixed(values: Any) -> Any:
+    """`mix` of a whole array, which is overwritten."""
+    values += np.uint64(_GOLDEN)
+    for shift, factor in _MIX:
+        values ^= values >> np.uint64(shift)
+        values *= np.uint64(factor)
+    values ^= values >> np.uint64(31)
+    return values
+
+
+_STEPS = np.arange(HAND // 2, dtype=np.uint64) * np.uint64(_GOLDEN)

@@ -24,8 +24,9 @@ from typing import Any
 
 from antifreeze.linux import on_fork
 from antifreeze.worker.failure import ThreadEnded
+from antifreeze.worker.generators import Generator, global_generators, say_initial_seed
 from antifreeze.worker.journal import JournalRow, Stage, Word
-from antifreeze.worker.seeding import Generator, batch_seed, epoch_key, global_generators, say_initial_seed, seed_at
+from antifreeze.worker.seeding import batch_seed, epoch_key, seed_at, seed_for_sample
 
 WARM_UP = 2
 FALSE_ALARMS = 8
@@ -186,7 +187,10 @@ class Turns:
         while True:
             seeded = usage.generators if looks else list(usage.used)
             for generator in seeded:
-                generator.seed(seed)
+                if of is Of.SAMPLE:
+                    seed_for_sample(generator, seed)
+                else:
+                    generator.seed(seed)
             marks = [(generator, generator.mark()) for generator in usage.generators]
             failed = result = None
             try:
@@ -303,6 +307,12 @@ class ThreadSeeds:
 
     def seed_of(self, position: int) -> int:
         return seed_at(self._key, position)
+
+    def may_go_plainly(self) -> bool:
+        return self.samples_need_none()
+
+    def seeding_each(self, place: Iterator[Any], position: int, count: int, offsets: Sequence[int] | None = None) -> Iterator[Any]:
+        return place
 
     def samples_need_none(self) -> bool:
         return not self._again and self._turns.usage.needs_no_turn(Of.SAMPLE)

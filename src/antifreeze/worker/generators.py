@@ -1,0 +1,344 @@
+"""The random generators of a process: `random`, `numpy.random` and `torch`, each a Mersenne Twister of 624 words and a position.
+
+    words   [ stock ······························· ┃ hand ]   the next numbers are made from the hand; after it
+                                             position ▲         all words are stirred, and it begins at the first one
+
+1. `seed` is the generator's own: all words from one number (1 to 4 µs), which the first use stirs (1 to 2 µs).
+2. `deal` writes the HAND words that come next, and the position: 0.3 µs, and nothing is stirred. Most samples need no more. One that
+   does has used words that are not its own, and its stock (the first words) shows it, having been stirred: it is run again with all
+   words seeded and the same hand on top, so its numbers begin as they had begun.
+3. Where the words lie in memory is found with a generator of our own, and shown to be so. Where it is not, getstate and the like
+   serve: every sample is seeded in full, and its numbers are the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.random  # it loads lazily: a fork must not inherit its import under way
+import torch
+
+from antifreeze.torch_private import generator_address
+
+HAND = 64
+_WORDS = 624
+_HAND_AT = _WORDS - HAND
+_HAND_BYTES = 4 * HAND
+_WORD_BYTES = 4 * _WORDS
+_FEW_BYTES = 8  # of the first or the last words: stirring changes the one, dealing the other
+_SEARCHED_BYTES = 512  # less than a generator is large
+_MASK = (1 << 64) - 1
+
+
+class Generator(Protocol):
+    @property
+    def salt(self) -> int:
+        """So that the hands of a sample are unrelated."""
+
+    memories: list[memoryview]
+    """What changes with every use; none where that is not known."""
+
+    stock: memoryview | None
+    """What changes with every use beyond the hand; None where that is not known: then every sample has to be seeded in full."""
+
+    def seed(self, seed: int) -> None: ...
+
+    def deal(self, hand: bytes) -> None: ...
+
+    def mark(self) -> Any: ...
+
+    def moved_since(self, mark: Any) -> bool: ...
+
+    def save(self) -> Any: ...
+
+    def restore(self, saved: Any) -> None: ...
+
+
+def global_generators() -> list[Generator]:
+    """Where their memory lies is found once in a process."""
+    return [PythonGenerator(), NumpyGenerator(), TorchGenerator()]
+
+
+def glance_at(generators: Sequence[Generator]) -> Callable[[], Any]:
+    """What differs as soon as one of them has moved: all of their memory in one go, where that is known."""
+    memories = [memory for generator in generators for memory in generator.memories]
+    if not all(generator.memories for generator in generators):
+        return lambda: [generator.mark() for generator in generators]
+    python = next((generator.instance for generator in generators if isinstance(generator, PythonGenerator)), None)
+    if python is None:
+        return lambda: b"".join(memories)
+    return lambda: (b"".join(memories), python.gauss_next)
+
+
+def _memory_at(address: int, size: int) -> memoryview:
+    """Of a generator that lives longer than whoever looks at it."""
+    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
+
+
+# --- random ---
+
+
+class PythonGenerator:
+    """Its position and its words lie behind the object's header."""
+
+    salt = 0x1F83D9ABFB41BD6B
+    _POSITION = struct.pack("=i", _HAND_AT)
+
+    def __init__(self, instance: Any = None, by_memory: bool | None = None) -> None:
+        self.instance: Any = random.seed.__self__ if instance is None else instance  # type: ignore[attr-defined]
+        self.memories: list[memoryview] = []
+        self.stock: memoryview | None = None
+        if _python_state_is_behind_the_header() if by_memory is None else by_memory:
+            address = id(self.instance) + object.__basicsize__
+            self._position, words = _memory_at(address, 4), _memory_at(address + 4, _WORD_BYTES)
+            self.stock, self._hand = words[:_FEW_BYTES], words[-_HAND_BYTES:]
+            self.memories = [self._position, self.stock, words[-_FEW_BYTES:]]
+
+    def seed(self, seed: int) -> None:
+        self.instance.seed(seed)
+
+    def deal(self, hand: bytes) -> None:
+        if self.stock is not None:
+            self._hand[:] = hand
+            self._position[:] = self._POSITION
+            self.instance.gauss_next = None
+            return
+        version, words, _gauss = self.instance.getstate()
+        dealt = np.frombuffer(hand, dtype=np.uint32).tolist()
+        self.instance.setstate((version, (*words[:_HAND_AT], *dealt, _HAND_AT), None))
+
+    def mark(self) -> Any:
+        return (b"".join(self.memories), self.instance.gauss_next) if self.memories else self.instance.getstate()
+
+    def moved_since(self, mark: Any) -> bool:
+        return bool(self.mark() != mark)
+
+    def save(self) -> Any:
+        return self.instance.getstate()
+
+    def restore(self, saved: Any) -> None:
+        self.instance.setstate(saved)
+
+
+@cache
+def _python_state_is_behind_the_header() -> bool:
+    probe = random.Random(1)
+    if type(probe).__basicsize__ < object.__basicsize__ + _WORD_BYTES + 4:
+        return False
+    words = np.frombuffer(ctypes.string_at(id(probe) + object.__basicsize__, _WORD_BYTES + 4), dtype=np.uint32)
+    state = probe.getstate()[1]
+    if words[0] != state[-1] or words[1:].tolist() != list(state[:-1]):
+        return False
+    return _agree(lambda by_memory: PythonGenerator(random.Random(), by_memory), lambda each: each.instance.gauss(0, 1))
+
+
+# --- numpy.random ---
+
+
+_GAUSS_BYTES = 16  # whether there is one, and padding; the number itself
+
+
+class NumpyGenerator:
+    """numpy tells where its words are; the second half of a gaussian pair is kept in the RandomState."""
+
+    salt = 0x5BE0CD19137E2179
+    _POSITION = struct.pack("=i", _HAND_AT)
+    _NO_GAUSS = bytes(_GAUSS_BYTES)
+
+    def __init__(self, instance: Any = None, by_memory: bool | None = None) -> None:
+        self.instance: Any = np.random.mtrand._rand if instance is None else instance
+        self._bits = self.instance._bit_generator  # kept: its memory is written to
+        self._is_twister = type(self._bits).__name__ == "MT19937"
+        self.memories: list[memoryview] = []
+        self.stock: memoryview | None = None
+        gauss_at = _offset_of_numpys_gauss() if by_memory is None else _found_gauss() if by_memory else None
+        if self._is_twister and gauss_at is not None:
+            address = self._bits.ctypes.state_address
+            words, self._position = _memory_at(address, _WORD_BYTES), _memory_at(address + _WORD_BYTES, 4)
+            self._gauss = _memory_at(id(self.instance) + gauss_at, _GAUSS_BYTES)
+            self.stock, self._hand = words[:_FEW_BYTES], words[-_HAND_BYTES:]
+            self.memories = [self._position, self.stock, words[-_FEW_BYTES:], self._gauss]
+
+    def seed(self, seed: int) -> None:
+        self.instance.seed(seed & 0xFFFFFFFF)
+
+    def deal(self, hand: bytes) -> None:
+        if self.stock is not None:
+            self._hand[:] = hand
+            self._position[:] = self._POSITION
+            self._gauss[:] = self._NO_GAUSS
+        elif self._is_twister:
+            name, words, *_ = self.instance.get_state()
+            words[_HAND_AT:] = np.frombuffer(hand, dtype=np.uint32)
+            self.instance.set_state((name, words, _HAND_AT, 0, 0.0))
+
+    def mark(self) -> Any:
+        if self.memories:
+            return b"".join(self.memories)
+        state = self.instance.get_state()
+        return repr(state) if isinstance(state, dict) else (state[0], state[1].tobytes(), *state[2:])
+
+    def moved_since(self, mark: Any) -> bool:
+        return bool(self.mark() != mark)
+
+    def save(self) -> Any:
+        return self.instance.get_state()
+
+    def restore(self, saved: Any) -> None:
+        self.instance.set_state(saved)
+
+
+@cache
+def _offset_of_numpys_gauss() -> int | None:
+    shown = _agree(lambda by_memory: NumpyGenerator(np.random.RandomState(1), by_memory), lambda each: each.instance.normal())
+    return _found_gauss() if shown else None
+
+
+@cache
+def _found_gauss() -> int | None:
+    probe = np.random.RandomState(5)
+    probe.standard_normal()
+    memory = ctypes.string_at(id(probe), type(probe).__basicsize__)
+    at = memory.find(struct.pack("=qd", 1, probe.get_state()[4]))  # type: ignore[index]
+    return at if at > 0 else None
+
+
+# --- torch ---
+
+_SEED_BYTES, _HEAD_BYTES, _ENGINE_BYTES, _NORMALS_BYTES = 8, 20, 2520, 24
+"""Of torch's engine: seed, left, seeded, next, then the words; behind it the second halves of gaussian pairs."""
+_STATE_HEAD_WORDS = 3
+"""Of what get_state gives, in 64 bits each: seed; left and seeded; next; then the words, and the second halves."""
+
+
+class TorchGenerator:
+    salt = 0x6A09E667F3BCC908
+    _POSITION = struct.pack("=iiI", HAND + 1, 1, _HAND_AT)
+
+    def __init__(self, instance: torch.Generator | None = None, by_memory: bool | None = None) -> None:
+        self.instance = torch.default_generator if instance is None else instance
+        self.memories: list[memoryview] = []
+        self.stock: memoryview | None = None
+        self._initial_seed: memoryview | None = None
+        offset = _offset_of_torchs_engine() if by_memory is None else _found_engine() if by_memory else None
+        if offset is not None:
+            address = generator_address(self.instance) + offset
+            head, words = _memory_at(address, _HEAD_BYTES), _memory_at(address + _HEAD_BYTES, _WORD_BYTES)
+            self._normals = _memory_at(address + _ENGINE_BYTES, _NORMALS_BYTES)
+            self._initial_seed, self._position = head[:_SEED_BYTES], head[_SEED_BYTES:]
+            self.stock, self._hand = words[:_FEW_BYTES], words[-_HAND_BYTES:]
+            self.memories = [head, self.stock, words[-_FEW_BYTES:], self._normals]
+            self._no_normals = _no_normals()
+
+    def seed(self, seed: int) -> None:
+        """The numbers that come, and not what torch.initial_seed() says."""
+        if self._initial_seed is None:
+            initial_seed = self.instance.initial_seed()
+            self.instance.manual_seed(seed >> 1)
+            self.say_initial_seed(initial_seed)
+            return
+        said = bytes(self._initial_seed)
+        self.instance.manual_seed(seed >> 1)
+        self._initial_seed[:] = said
+
+    def say_initial_seed(self, seed: int) -> None:
+        """From now on torch.initial_seed() says so; the numbers that come are the same."""
+        said = (seed & _MASK).to_bytes(_SEED_BYTES, sys.byteorder)
+        if self._initial_seed is None:
+            state = self.instance.get_state()
+            state[:_SEED_BYTES] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
+            self.instance.set_state(state)
+        else:
+            self._initial_seed[:] = said
+
+    def deal(self, hand: bytes) -> None:
+        if self.stock is not None:
+            self._hand[:] = hand
+            self._position[:] = self._POSITION
+            self._normals[:] = self._no_normals
+            return
+        state = self.instance.get_state()
+        fresh = torch.Generator().get_state()
+        fresh.numpy()[:_SEED_BYTES] = state.numpy()[:_SEED_BYTES]
+        words, dealt = state.numpy().view(np.uint64), fresh.numpy().view(np.uint64)  # `dealt` has no second halves
+        dealt[1] = struct.unpack("=Q", self._POSITION[:8])[0]
+        dealt[2] = _HAND_AT
+        dealt[_STATE_HEAD_WORDS : _STATE_HEAD_WORDS + _HAND_AT] = words[_STATE_HEAD_WORDS : _STATE_HEAD_WORDS + _HAND_AT]
+        dealt[_STATE_HEAD_WORDS + _HAND_AT : _STATE_HEAD_WORDS + _WORDS] = np.frombuffer(hand, dtype=np.uint32)
+        self.instance.set_state(fresh)
+
+    def mark(self) -> Any:
+        return b"".join(self.memories) if self.memories else self.instance.get_state().numpy().tobytes()
+
+    def moved_since(self, mark: Any) -> bool:
+        return bool(self.mark() != mark)
+
+    def save(self) -> Any:
+        return self.instance.get_state()
+
+    def restore(self, saved: Any) -> None:
+        self.instance.set_state(saved)
+
+
+def say_initial_seed(generators: Sequence[Generator], seed: int | None) -> None:
+    for generator in generators:
+        if seed is not None and isinstance(generator, TorchGenerator):
+            generator.say_initial_seed(seed)
+
+
+@cache
+def _offset_of_torchs_engine() -> int | None:
+    """Where in a torch.Generator its engine lies: shown to change with every use and only then, and to do as it is told."""
+    found = _found_engine()
+    if found is None:
+        return None
+    seen = TorchGenerator(torch.Generator().manual_seed(5), by_memory=True)
+    states = [seen.mark()]
+    for use in (torch.rand, torch.rand, torch.randn, torch.randn, torch.randn):
+        use(1, generator=seen.instance)
+        if seen.mark() in states:
+            return None
+        states.append(seen.mark())
+    seen.instance.get_state()
+    if seen.mark() != states[-1]:
+        return None
+    draw = partial(torch.randn, 1, dtype=torch.float64)
+    shown = _agree(lambda by_memory: TorchGenerator(torch.Generator(), by_memory), lambda each: draw(generator=each.instance).item())
+    return found if shown else None
+
+
+@cache
+def _found_engine() -> int | None:
+    probe = torch.Generator().manual_seed(5)
+    torch.rand(3, generator=probe)
+    state = probe.get_state().numpy()
+    words = state.view(np.uint64)[_STATE_HEAD_WORDS : _STATE_HEAD_WORDS + _WORDS].astype(np.uint32).tobytes()
+    memory = ctypes.string_at(generator_address(probe), _SEARCHED_BYTES)
+    at = memory.find(words[: _SEARCHED_BYTES // 4]) - _HEAD_BYTES
+    return at if at >= 0 and memory[at : at + _SEED_BYTES] == state[:_SEED_BYTES].tobytes() else None
+
+
+@cache
+def _no_normals() -> bytes:
+    found, fresh = _found_engine(), torch.Generator()
+    assert found is not None
+    return ctypes.string_at(generator_address(fresh) + found + _ENGINE_BYTES, _NORMALS_BYTES)
+
+
+def _agree(make: Callable[[bool], Any], draw: Callable[[Any], Any]) -> bool:
+    """Whether dealing by memory does what the generator's own interface does: in the middle of a gaussian pair, and beyond the hand."""
+    by_memory, by_interface = make(True), make(False)
+    hand = (np.arange(HAND, dtype=np.uint32) * np.uint32(0x9E3779B1)).tobytes()
+    for each in (by_memory, by_interface):
+        each.seed(3)
+        draw(each)
+        each.deal(hand)
+    whole = type(by_memory)(by_memory.instance, False).mark()
+    return bool(whole == by_interface.mark() and all(draw(by_memory) == draw(by_interface) for _ in range(HAND * 3 // 4)))
