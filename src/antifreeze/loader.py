@@ -407,6 +407,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         return Ring() if ring is None or ring.closed else ring
 
     def _return_ring(self, ring: Ring) -> None:
+        if self._spare_ring is ring:
+            return
         if self._spare_ring is None and not ring.closed and os.getpid() == ring.owner_pid:
             self._spare_ring = ring
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
@@ -11,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -311,3 +312,23 @@ def test_at_whatever_line_of_ours_it_falls_no_batch_is_lost_or_comes_twice(
     for at in (*range(1, last, step), *range(last - 8, last + 1)):
         fall = FallsAt(at)
         assert an_epoch_in_which_it_falls(fall, call, dataset, options) == list(range(6)), at
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("does", [pytest.param("starts", marks=pytest.mark.slow), "ends"])
+def test_nothing_is_left_behind_at_whatever_line_of_ours_it_falls(does: str, alarm: None) -> None:
+    """What is, the guard of all tests finds."""
+
+    def falls(fall: FallsAt) -> None:
+        with DataLoader(range(6), 2, num_workers=1, timeout=10) as loader, suppress(TooLate, RuntimeError):
+            with fall if does == "starts" else nullcontext():
+                iterator = iter(loader)
+            next(iterator)
+            with fall if does == "ends" else nullcontext():
+                loader.close()
+
+    counted = FallsAt(0)
+    falls(counted)
+    for at in range(1, counted.lines, 5 if does == "starts" else 31):
+        falls(FallsAt(at))
+    gc.collect()

@@ -159,10 +159,11 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _release(self) -> None:
         if self._is_parked:
             return  # the workers are the loader's
-        finalizer = self._finalizer.detach()
+        finalizer = self._finalizer.peek()
         if finalizer is not None:
             _, close, args, _ = finalizer
             close(*args)
+            self._finalizer.detach()
         if self._next_epoch is not None:
             self._next_epoch.forget()
         self.pool.contents.clear()

@@ -19,6 +19,7 @@ import mmap
 import os
 import weakref
 
+from antifreeze.descriptors import Held
 from antifreeze.linux import keep_standard_descriptors, libc, resource
 
 SLOT_STRIDE = 1 << 36
@@ -41,25 +42,26 @@ Mapping = ctypes.Array[ctypes.c_ubyte]
 class Arena:
     """Maps slots of the anonymous file behind `descriptor`, which it owns."""
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+    def __init__(self, descriptor: int, held: Held | None = None) -> None:
+        """`held`: who owns the descriptor; without, it is the arena's."""
+        self._held = held or Held()
+        self.descriptor = descriptor if held else self._held.open(int, descriptor)
         size = os.fstat(descriptor).st_size
         self.stride = SLOT_STRIDE if size == _ARENA_BYTES else size // _FEW_SLOTS // _PAGE * _PAGE
         self._maps: dict[int, Mapping] = {}
         self._taken: dict[int, set[int]] = {}
         self._ages: dict[int, int] = {}
         self.forgotten = 0  # how often a mapping was dropped: what was made of mappings before may lack its pages
-        self._closer = weakref.finalize(self, os.close, descriptor)
-        self._closer.atexit = False
         self._let_go: weakref.finalize[[], Arena] | None = None  # of what standard descriptors stand for meanwhile
 
     @classmethod
     def create(cls) -> Arena:
         let_go = keep_standard_descriptors()
-        descriptor = os.memfd_create("antifreeze-arena")
+        held = Held()
+        descriptor = held.open(os.memfd_create, "antifreeze-arena")
         soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         os.ftruncate(descriptor, _ARENA_BYTES if soft == resource.RLIM_INFINITY else min(_ARENA_BYTES, soft))
-        arena = cls(descriptor)
+        arena = cls(descriptor, held)
         arena._let_go = weakref.finalize(arena, let_go)
         arena._let_go.atexit = False
         return arena
@@ -127,7 +129,7 @@ class Arena:
     def close(self) -> None:
         """May be called twice."""
         self._maps.clear()
-        self._closer()
+        self._held.close()
         if self._let_go is not None:
             self._let_go()
         self.descriptor = -1

@@ -12,6 +12,7 @@ import time
 import uuid
 from typing import Any
 
+from antifreeze.descriptors import Held
 from antifreeze.errors import WorkerStartFailed
 from antifreeze.supervisor.mother_line import MotherLine
 
@@ -23,7 +24,7 @@ class CleanServer(MotherLine):
     def __init__(self) -> None:
         super().__init__()
         theirs = self._theirs
-        lifeline, self._lifeline = os.pipe()
+        lifeline, _ = self._held.open_pipe()
         settings = json.dumps({"path": sys.path, "argv": sys.argv, "lifeline": lifeline})
         self._process = subprocess.Popen(
             [sys.executable, "-c", f"from antifreeze.worker.server import main; main({theirs.fileno()})"],
@@ -32,33 +33,31 @@ class CleanServer(MotherLine):
             env={**os.environ, "ANTIFREEZE_SERVER": settings, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         theirs.close()
-        os.close(lifeline)
+        self._held.close(lifeline)
 
-    def start_worker(self, specs: PickledSpecs, number: int, worker_end: int) -> tuple[int, int]:
+    def start_worker(self, specs: PickledSpecs, number: int, worker_end: int, held: Held) -> tuple[int, int]:
         """(pid, pidfd) of a new worker."""
-        holder = os.memfd_create("antifreeze-specs")
         with self._lock:
-            return self._start_worker(specs, number, worker_end, holder)
+            return self._start_worker(specs, number, worker_end, held)
 
-    def _start_worker(self, specs: PickledSpecs, number: int, worker_end: int, holder: int) -> tuple[int, int]:
-        try:
-            with os.fdopen(os.dup(holder), "wb") as file:
-                file.write(specs.content)
-            request = json.dumps({"key": specs.key, "worker": number}).encode()
-            socket.send_fds(self._line, [request], [holder, worker_end])
-        finally:
-            os.close(holder)
+    def _start_worker(self, specs: PickledSpecs, number: int, worker_end: int, held: Held) -> tuple[int, int]:
+        holder = held.open(os.memfd_create, "antifreeze-specs")
+        with open(holder, "wb", closefd=False) as file:
+            file.write(specs.content)
+        request = json.dumps({"key": specs.key, "worker": number}).encode()
+        socket.send_fds(self._line, [request], [holder, worker_end])
+        held.close(holder)
         answer, descriptors = self._answer(time.monotonic() + START_S)
         if "failed" in answer:
             raise WorkerStartFailed(f"the data set could not be unpickled in a fresh process:\n{answer['failed']}")
-        return int(answer["started"]), descriptors[0]
+        return int(answer["started"]), held.open(int, descriptors[0])
 
     def _hear(self) -> bool:
         return bool(self._receive()[0])
 
     def end(self) -> None:
         self._line.close()
-        os.close(self._lifeline)
+        self._held.close()
         if self.owner_pid == os.getpid():
             self._process.kill()
             self._process.wait(5)

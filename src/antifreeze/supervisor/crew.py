@@ -54,17 +54,22 @@ class Crew:
         """Within a fixed bound; may be called twice; in a forked child it only lets go. `unheard`: nobody hears an exception of it."""
         if not self.closed:
             with interrupts_held_back(unheard):
-                self._close()
+                try:
+                    self._close()
+                except BaseException:
+                    self._close()  # a signal's handler broke it off: all that is left is ended now
+                    raise
 
     def _close(self) -> None:
+        """May be begun again, wherever it was broken off."""
         workers = [worker for worker in self.workers if worker is not None]
-        self.workers = [None] * len(self.workers)
         try:
             if self.owner_pid == os.getpid():
                 self.abandoned += end_all([worker for worker in workers if isinstance(worker, WorkerProcess)])
                 self.abandoned += end_threads([worker for worker in workers if isinstance(worker, WorkerThread)])
                 for worker in workers:
                     self.ring.release_quarantine(worker.key)
+                self.workers = [None] * len(self.workers)
                 if self.nursery is not None:
                     self.nursery.end()
                     for key in self.nursery.keys.values():

@@ -13,12 +13,15 @@ import threading
 import time
 from typing import Any
 
+from antifreeze.descriptors import Held
+
 
 class MotherLine:
     """The parent's end of the line to a process that forks workers and tells how they ended."""
 
     def __init__(self) -> None:
         self.owner_pid = os.getpid()
+        self._held = Held()
         self._line, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._exits: dict[int, tuple[int, int]] = {}
         self._lock = threading.Lock()  # loaders of several threads ask one at a time

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from antifreeze.descriptors import Held
 from antifreeze.linux import on_fork
 from antifreeze.supervisor.mother_line import MotherLine
 from antifreeze.supervisor.process import ASK_S, KILL_S, Exit, forget_process, start_process
@@ -60,23 +61,25 @@ class Nursery(MotherLine):
         self.specs = specs
         self.missing = [spec.worker_id for spec in specs]
         self.is_over = False
+        self.is_ended = False
+        self._lifeline = -1
         self._newborns: list[Newborn] = []
+        self._processes: list[Any] = []
         try:
-            lifeline, self._lifeline = os.pipe()
-        except OSError:
-            self._line.close()
+            lifeline, self._lifeline = self._held.open_pipe()
+            _nurseries.add(self)
+            start_process(self._processes, context, run_nursery, (context, specs, self._theirs, lifeline), "nursery")
             self._theirs.close()
-            raise
-        _nurseries.add(self)
-        try:
-            self._process = start_process(context, run_nursery, (context, specs, self._theirs, lifeline), "nursery")
+            self._held.close(lifeline)
         except BaseException:
-            self.let_go()
-            raise
-        finally:
             self._theirs.close()
-            os.close(lifeline)
+            self.end()
+            raise
         self.heard_s = time.monotonic()
+
+    @property
+    def _process(self) -> Any:
+        return self._processes[0]
 
     def __repr__(self) -> str:
         return f"<Nursery pid {self._process.pid}, {len(self.missing)} to come>"
@@ -102,7 +105,7 @@ class Nursery(MotherLine):
         for newborn in self._newborns:
             newborn.refuse()
         self._newborns = []
-        if self._line.fileno() >= 0 and self.owner_pid == os.getpid():
+        if self._processes and self._process._popen is not None and not self.is_ended and self.owner_pid == os.getpid():
             self._line.close()
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGCONT)  # somebody may have stopped it
@@ -111,8 +114,10 @@ class Nursery(MotherLine):
                 self._process.kill()
                 self._reap(time.monotonic() + KILL_S)
             forget_process(self._process)
+        self.is_ended = True
         self.is_over = True
         self.let_go()
+        self._held.close()
 
     def _reap(self, deadline_s: float) -> None:
         """multiprocessing's join() would wait for its children, too: they have inherited what it listens to."""
@@ -121,9 +126,7 @@ class Nursery(MotherLine):
 
     def let_go(self) -> None:
         self._line.close()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        self._held.close(self._lifeline)  # in a child of the fork that made it, the other end is the child's
 
     def _hear(self) -> bool:
         try:
@@ -145,11 +148,15 @@ class Nursery(MotherLine):
 class ByNursery:
     """A worker that waited in its cradle."""
 
-    def __init__(self, nursery: Nursery, newborn: Newborn, spec: WorkerSpec, worker_end: socket.socket) -> None:
+    def __init__(self, nursery: Nursery, newborn: Newborn) -> None:
         self._nursery = nursery
-        newborn.is_taken = True
+        self._newborn = newborn
         self.pid, self.pidfd = newborn.pid, newborn.pidfd
-        with socket.socket(fileno=newborn.cradle) as cradle:
+
+    def start(self, spec: WorkerSpec, worker_end: socket.socket, held: Held) -> None:
+        self._newborn.is_taken = True
+        held.open(int, self.pidfd)  # it is this worker's now
+        with socket.socket(fileno=self._newborn.cradle) as cradle:
             try:
                 socket.send_fds(cradle, [b"."], [worker_end.fileno()])
             except OSError:
@@ -157,6 +164,10 @@ class ByNursery:
 
     def exit(self) -> Exit:
         return Exit(*self._nursery.exit_of(self.pid, KILL_S))
+
+    def undo(self) -> None:
+        """Its line is closed: it ends by itself, and the nursery reaps it."""
+        self._newborn.refuse()
 
 
 def _after_fork_in_child() -> None:

@@ -24,13 +24,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 from antifreeze.channel.channel import Channel, channel_pair
 from antifreeze.channel.messages import Message, Stop, Welcome
+from antifreeze.descriptors import Held
 from antifreeze.errors import WorkerStartFailed
 from antifreeze.linux import on_fork, resource
 from antifreeze.slots.ring import mark_own_fork
@@ -72,20 +73,31 @@ class Exit:
 
 
 class Born(Protocol):
-    """A process that was started, by whatever way."""
+    """A process that is started, by whatever way."""
 
     pid: int
     pidfd: int
 
+    def start(self, spec: WorkerSpec, worker_end: socket.socket, held: Held) -> None:
+        """It uses that end of the line; its pidfd is held."""
+
     def exit(self) -> Exit:
         """How it ended; its pidfd has said that it has."""
+
+    def undo(self) -> None:
+        """The start was broken off: what there is of it ends."""
 
 
 class ByContext:
     """Started by a multiprocessing context: fork, spawn, forkserver, or the user's own."""
 
-    def __init__(self, context: Any, spec: WorkerSpec, worker_end: socket.socket) -> None:
+    pid, pidfd = 0, -1
+
+    def __init__(self, context: Any) -> None:
         self._context = context
+        self._processes: list[Any] = []  # one, or none if its start failed
+
+    def start(self, spec: WorkerSpec, worker_end: socket.socket, held: Held) -> None:
         try:
             self._start(spec, spec, worker_end)
         except (TypeError, AttributeError, pickle.PicklingError) as error:
@@ -96,14 +108,19 @@ class ByContext:
                 raise name_culprit(error, spec.picklable_parts(), dumps=ForkingPickler.dumps) from error
             self._start(spec, by_value, worker_end)
         self.pid = int(self._process.pid)
-        try:
-            with start_failures(f"worker {spec.worker_id}"):
-                self.pidfd = os.pidfd_open(self.pid)
-        except BaseException:
-            self._process.kill()
-            self._process.join(KILL_S)
-            self.forget()
-            raise
+        with start_failures(f"worker {spec.worker_id}"):
+            self.pidfd = held.open(os.pidfd_open, self.pid)
+
+    @property
+    def _process(self) -> Any:
+        return self._processes[-1]
+
+    def undo(self) -> None:
+        for process in self._processes:
+            if process._popen is not None:
+                process.kill()
+                process.join(KILL_S)
+                forget_process(process)
 
     def _peak_bytes(self) -> int | None:
         popen = self._process._popen
@@ -130,14 +147,18 @@ class ByContext:
 
     def _start(self, spec: WorkerSpec, sent: WorkerSpec | bytes, worker_end: socket.socket) -> None:
         name = f"worker {spec.worker_id}"
-        self._process = start_process(self._context, run_worker, (sent, worker_end), name, worker_end)
+        start_process(self._processes, self._context, run_worker, (sent, worker_end), name, worker_end)
 
 
-def start_process(context: Any, target: Callable[..., None], args: tuple[Any, ...], name: str, kept: socket.socket | None = None) -> Any:
-    """A child that is no daemon; where it is forked, it lets go of all that belongs to the parent's workers but for `kept`."""
+def start_process(
+    owner: list[Any], context: Any, target: Callable[..., None], args: tuple[Any, ...], name: str, kept: socket.socket | None = None
+) -> None:
+    """A child that is no daemon, and belongs to its owner before it is there; where it is forked, it lets go of all that belongs to the
+    parent's workers but for `kept`."""
     global _kept_by_child
     see_off_left_behind()
     process = context.Process(target=target, args=args, name=f"antifreeze-{name.replace(' ', '-')}")
+    owner.append(process)
     process.daemon = False
     _started.add(process)
     current = multiprocessing.current_process()._config  # type: ignore[attr-defined]
@@ -158,14 +179,16 @@ def start_process(context: Any, target: Callable[..., None], args: tuple[Any, ..
             _kept_by_child = None
             if daemonic is not None:
                 current["daemon"] = daemonic
-    return process
 
 
 def _see_that_there_is_room() -> None:
     """multiprocessing makes two pipes, and leaves the first one open for ever where there is no room for the second."""
-    with ExitStack() as opened:
-        for end in (end for _ in range(2) for end in os.pipe()):
-            opened.callback(os.close, end)
+    room = Held()
+    try:
+        room.open_pipe()
+        room.open_pipe()
+    finally:
+        room.close()
 
 
 @contextmanager
@@ -194,51 +217,65 @@ def _limits() -> str:
 class ByServer:
     """Forked by the clean server, which never had a thread of ours."""
 
-    def __init__(self, specs: PickledSpecs, spec: WorkerSpec, worker_end: socket.socket) -> None:
+    pid, pidfd = 0, -1
+
+    def __init__(self, specs: PickledSpecs) -> None:
+        self._specs = specs
+
+    def start(self, spec: WorkerSpec, worker_end: socket.socket, held: Held) -> None:
         self._server = clean_server()
-        self.pid, self.pidfd = self._server.start_worker(specs, spec.worker_id, worker_end.fileno())
+        self.pid, self.pidfd = self._server.start_worker(self._specs, spec.worker_id, worker_end.fileno(), held)
 
     def exit(self) -> Exit:
         return Exit(*self._server.exit_of(self.pid, KILL_S))
 
+    def undo(self) -> None:
+        """Its line is closed: it ends by itself, and the server reaps it."""
+
 
 class WorkerProcess:
-    """One worker, from its start until it is reaped. `way` starts the process that uses the given end of the line; `key` is its own,
-    `workers` how many there are with it."""
+    """One worker, from before its start until it is reaped. `key` is its own."""
 
     fate = "so the worker was ended"
     patience_s = 5.0  # after SIGKILL; then the kernel waits for a device, and nothing helps
 
-    def __init__(
-        self, way: Callable[[WorkerSpec, socket.socket], Born], spec: WorkerSpec, shared: tuple[int, int], key: int, workers: int
-    ) -> None:
+    channel: Channel
+    _ends: tuple[socket.socket, ...] = ()
+    _stacks = -1
+    pid, pidfd = 0, -1
+
+    def __init__(self, way: Callable[[], Born], spec: WorkerSpec, key: int) -> None:
+        self._spec = spec
         self.key = key
         self.number = spec.worker_id
         self.owner_pid = os.getpid()
         self.outbox: deque[Message] = deque()
         self.ready = False
-        with ExitStack() as opened, start_failures(f"worker {self.number}"):
-            ends = channel_pair()
-            for end in ends:
-                opened.callback(end.close)
-            lifeline, self._lifeline = os.pipe()
-            opened.callback(os.close, lifeline)
-            opened.callback(os.close, self._lifeline)
-            self._stacks = os.memfd_create("antifreeze-stacks")
-            opened.pop_all()  # from here on they go with the worker
-        parent_end, self._worker_end = ends
-        self.channel = Channel(parent_end)
-        self._unread = Channel(self._worker_end)
+        self._held = Held()
+        self._born = way()
+
+    def start(self, shared: tuple[int, int], workers: int) -> None:
+        """`workers`: how many there are with it. Where that fails or is broken off, `undo` leaves nothing of it."""
+        held = self._held
+        with start_failures(f"worker {self.number}"):
+            self._ends = channel_pair()
+            lifeline, _ = held.open_pipe()
+            self._stacks = held.open(os.memfd_create, "antifreeze-stacks")
+        parent_end, worker_end = self._ends
+        self.channel, self._unread = Channel(parent_end), Channel(worker_end)
         _ours.add(self)
-        try:
-            self._born = way(spec, self._worker_end)
-            self.pid, self.pidfd = self._born.pid, self._born.pidfd
-            self.channel.send(Welcome(self.number, workers), (*shared, lifeline, self._stacks))
-        except BaseException:
-            self.let_go()
-            raise
-        finally:
-            os.close(lifeline)
+        self._born.start(self._spec, worker_end, held)
+        self.pid, self.pidfd = self._born.pid, self._born.pidfd
+        self.channel.send(Welcome(self.number, workers), (*shared, lifeline, self._stacks))
+        held.close(lifeline)
+
+    def undo(self) -> None:
+        self.let_go()
+        self._born.undo()
+
+    @property
+    def is_let_go(self) -> bool:
+        return self._held.is_empty()
 
     def __repr__(self) -> str:
         return f"<WorkerProcess {self.number} pid {self.pid}>"
@@ -283,11 +320,11 @@ class WorkerProcess:
         if not self.ready:
             self.terminate()
             return
-        self.take_back()
         try:
+            self.take_back()
             self.channel.try_send(Stop(0))
         except OSError:
-            pass  # it has ended already
+            self.terminate()  # it has ended already, or its line is closed
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
@@ -303,14 +340,10 @@ class WorkerProcess:
 
     def let_go(self, keep_worker_end: bool = False) -> None:
         """Closes everything; a worker that still lives is killed by its lifeline. May be called twice."""
-        self.channel.close()
-        if not keep_worker_end:
-            self._worker_end.close()
-        for name in ("_lifeline", "pidfd", "_stacks"):
-            descriptor = self.__dict__.get(name, -1)
-            if descriptor >= 0:
-                os.close(descriptor)
-            self.__dict__[name] = -1
+        for end in self._ends[: 1 if keep_worker_end else 2]:
+            end.close()
+        self._held.close()
+        self.pidfd = self._stacks = -1
 
     def stacks(self) -> str:
         """The Python stacks of all its threads, written by a signal handler in C: it needs neither the worker's help nor its GIL.
@@ -347,6 +380,7 @@ class WorkerProcess:
 def end_all(workers: Sequence[WorkerProcess]) -> list[WorkerProcess]:
     """Ends all of them in parallel, within ASK_S + TERM_S + KILL_S; returns those that even SIGKILL did not end in time."""
     see_off_left_behind()
+    workers = [worker for worker in workers if not worker.is_let_go]
     left = list(workers)
     try:
         left = _end_kindly(left)
@@ -410,7 +444,7 @@ def _after_fork_in_child() -> None:
     # a plain fork inherits multiprocessing's list of children, and would wait for what are not its own at its exit
     multiprocessing.process._children.difference_update(_started)  # type: ignore[attr-defined]
     for worker in list(_ours):
-        worker.let_go(keep_worker_end=worker._worker_end is _kept_by_child)
+        worker.let_go(keep_worker_end=_kept_by_child in worker._ends)
     _ours.clear()
 
 

@@ -106,11 +106,17 @@ class Starter:
         if key is None:
             key = next(_worker_keys)
             self._ring.quarantine(key)
-        worker = WorkerProcess(way or self._way(), self.specs[number], shared, key, max(1, beside))
-        self._crew.workers[number] = worker
-        for descriptor in (worker.channel.fileno(), worker.pidfd):
-            self._crew.poll.register(descriptor, select.EPOLLIN)
-            self.by_descriptor[descriptor] = number
+        worker = WorkerProcess(way or self._way(), self.specs[number], key)
+        try:
+            worker.start(shared, max(1, beside))
+            self._crew.workers[number] = worker
+            for descriptor in (worker.channel.fileno(), worker.pidfd):
+                self._crew.poll.register(descriptor, select.EPOLLIN)
+                self.by_descriptor[descriptor] = number
+        except BaseException:
+            self._crew.workers[number] = None
+            worker.undo()
+            raise
 
     def _start_thread(self, number: int, turns: Turns) -> None:
         bell, row = self._crew.bell, self._crew.journal.row(number)

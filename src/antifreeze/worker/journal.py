@@ -21,6 +21,7 @@ from functools import cache
 from struct import Struct
 from typing import Any
 
+from antifreeze.descriptors import Held
 from antifreeze.naming import shown
 
 MAGIC = 0x616E746966727A31  # "antifrz1"
@@ -90,16 +91,19 @@ class Entry:
 
 
 class Journal:
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+    def __init__(self, descriptor: int, held: Held | None = None) -> None:
+        """`held`: who owns the descriptor; without, it is the journal's."""
+        self._held = held or Held()
+        self.descriptor = descriptor if held else self._held.open(int, descriptor)
         self._map = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
         self.words: Any = memoryview(self._map).cast("q")
 
     @classmethod
     def create(cls, workers: int) -> Journal:
-        descriptor = os.memfd_create(NAME)
+        held = Held()
+        descriptor = held.open(os.memfd_create, NAME)
         os.ftruncate(descriptor, (workers + 1) * ROW_WORDS * 8)
-        journal = cls(descriptor)
+        journal = cls(descriptor, held)
         journal.words[0:4] = memoryview(_int64s(MAGIC, VERSION, workers, os.getpid())).cast("q")
         return journal
 
@@ -115,9 +119,9 @@ class Journal:
     def close(self) -> None:
         """May be called twice."""
         if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+            self._held.close()
             self.words.release()
+            self.descriptor = -1
             try:
                 self._map.close()
             except BufferError:
