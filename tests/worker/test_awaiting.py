@@ -257,17 +257,19 @@ def test_an_epoch_that_is_left_leaves_nothing_to_the_next(place: dict[str, Any])
 
 
 def test_time_in_which_a_batch_is_collated_is_nobodys() -> None:
-    """The loop stands still: a sample that could not go on has not taken longer."""
+    """The loop stands still: a sample that could not go on, while the batches before its own were collated, has not taken longer."""
 
     async def sample(index: int) -> int:
-        await asyncio.sleep(0.1)
+        for _ in range(1 + index // 4):
+            await asyncio.sleep(0.05)
         return index
 
     def collate(samples: list[int]) -> list[int]:
-        time.sleep(0.8)
+        time.sleep(0.5)
         return samples
 
-    loader = loader_of(sample, {"num_workers": 1}, collate_fn=collate, sample_timeout_s=0.6, concurrency=8, batch_size=4)
+    given: dict[str, Any] = {"num_workers": 1, "prefetch_factor": 5}
+    loader = loader_of(sample, given, collate_fn=collate, sample_timeout_s=1.5, concurrency=20, batch_size=4)
     assert indices(loader) == list(range(20))
 
 
