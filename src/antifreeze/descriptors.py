@@ -27,6 +27,19 @@ def identity_of(number: int) -> Identity | None:
     return found.st_dev, found.st_ino
 
 
+class Seen:
+    """What was open under some numbers, which their own objects (a socket, an epoll) close."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._identities = {number: identity_of(number) for number in numbers}
+
+    def is_whole(self) -> bool:
+        return all(identity_of(number) == identity for number, identity in self._identities.items())
+
+    def is_same(self, number: int) -> bool:
+        return number in self._identities and self._identities[number] == identity_of(number)
+
+
 class Held:
     def __init__(self) -> None:
         self._numbers: list[int] = []

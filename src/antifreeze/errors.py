@@ -16,6 +16,7 @@ AntifreezeError
     ├── BatchTooLarge                    a batch that does not fit into memory or `memory_budget`
     ├── UnevenRanks                      ranks of one process group have different numbers of batches
     ├── WorkerStartFailed                a worker could not be started
+    ├── DescriptorsClosed                somebody else closed what the loader had opened
     └── LoaderGaveUp                     workers died faster than the restart budget allows
 
 AntifreezeWarning        (UserWarning)   something that runs, and is probably not what was meant
@@ -85,6 +86,10 @@ class UnevenRanks(LoadingError):
 
 
 class WorkerStartFailed(LoadingError):
+    pass
+
+
+class DescriptorsClosed(LoadingError):
     pass
 
 

@@ -404,6 +404,8 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def _borrow_ring(self) -> Ring:
         ring, self._spare_ring = self._spare_ring, None
+        if ring is not None and not ring.arena.is_whole():
+            ring.close()
         return Ring() if ring is None or ring.closed else ring
 
     def _return_ring(self, ring: Ring) -> None:

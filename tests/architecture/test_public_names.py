@@ -26,6 +26,7 @@ PUBLIC = [
     "TooManyBadSamples",
     "TraceError",
     "UnevenRanks",
+    "DescriptorsClosed",
     "WorkerStartFailed",
     "__version__",
     "check",

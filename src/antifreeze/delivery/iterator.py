@@ -43,12 +43,13 @@ from antifreeze.delivery.steering import NotHere, Steering
 from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.stream_ranks import StreamRanks
 from antifreeze.delivery.traps import Traps
-from antifreeze.errors import LoaderClosed
+from antifreeze.errors import DescriptorsClosed, LoaderClosed
 from antifreeze.options import Options
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch
 from antifreeze.plan.randomness import own_generators
 from antifreeze.plan.stream_plan import StreamPosition
 from antifreeze.slots.ring import Ring
+from antifreeze.supervisor import telling
 from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.interrupts import came_from_signal
 from antifreeze.supervisor.pool import Pool
@@ -331,9 +332,17 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 error.__suppress_context__ = True  # whatever it fell into is ours: the user's traceback is the one to show
-            if not self.cursor.finished and came_from_signal(error):  # else all is done, and said again when asked again
+            lost = self._closed_by_others() if isinstance(error, (OSError, ValueError, DescriptorsClosed)) else []
+            if not self.cursor.finished and (lost or came_from_signal(error)):  # else all is done, and said again when asked again
                 self._break_off(*got)
+            if lost:
+                raise DescriptorsClosed(telling.closed_by_others(lost)) from error
             raise
+
+    def _closed_by_others(self) -> list[str]:
+        if isinstance(self.pool, Pool):
+            return self.pool.crew.closed_by_others()
+        return [] if self._ring.closed or self._ring.arena.is_whole() else ["shared memory"]
 
     def _next_is_ready(self) -> bool:
         if not isinstance(self.pool, Pool) or not self._flights.in_flight or self.pool.closed:

@@ -20,6 +20,7 @@ import os
 import weakref
 
 from antifreeze.descriptors import Held
+from antifreeze.errors import DescriptorsClosed
 from antifreeze.linux import keep_standard_descriptors, libc, resource
 
 SLOT_STRIDE = 1 << 36
@@ -81,7 +82,9 @@ class Arena:
             raise OSError(
                 errno.EFBIG, f"a batch of {size_bytes:,} bytes is larger than the {self.stride:,} that `ulimit -f` leaves for one"
             )
-        mapped = _map_shared(self.descriptor, length, slot * self.stride)
+        if not self.is_whole():
+            raise DescriptorsClosed("the descriptor of the loader's shared memory was closed, and may be of another file by now")
+        mapped = map_shared(self.descriptor, length, slot * self.stride)
         self._maps[slot] = mapped
         self._taken[slot] = set()
         return mapped
@@ -121,7 +124,12 @@ class Arena:
         self._ages[slot] = self.age(slot) + 1
         self.forget(slot)
         offset, length = ctypes.c_longlong(slot * self.stride), ctypes.c_longlong(self.stride)
-        libc().fallocate64(self.descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length)
+        if self.is_whole():  # a hole in somebody else's file would be his loss
+            libc().fallocate64(self.descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length)
+
+    def is_whole(self) -> bool:
+        """Whether nobody else has closed its descriptor."""
+        return self._held.is_whole()
 
     def used_bytes(self) -> int:
         return os.fstat(self.descriptor).st_blocks * 512
@@ -135,7 +143,7 @@ class Arena:
         self.descriptor = -1
 
 
-def _map_shared(descriptor: int, length: int, offset: int) -> Mapping:
+def map_shared(descriptor: int, length: int, offset: int) -> Mapping:
     """Unmapped when nobody holds it or a view of it any more. (Python's own mmap keeps a descriptor for each mapping.)"""
     address = libc().mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
     if address is None or address == _MAP_FAILED:

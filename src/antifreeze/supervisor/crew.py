@@ -12,8 +12,10 @@ import os
 import select
 import weakref
 from multiprocessing import util
+from typing import Any
 
 from antifreeze.channel.line import Bell
+from antifreeze.descriptors import Seen
 from antifreeze.linux import on_fork
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.clean_server import end_clean_server
@@ -26,6 +28,7 @@ from antifreeze.worker.journal import Journal
 AnyWorker = WorkerProcess | WorkerThread
 
 _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+_never_closed: list[select.epoll] = []
 
 
 class Crew:
@@ -36,6 +39,7 @@ class Crew:
         self.served = False  # a worker came from the clean server
         self.journal = Journal.create(size)
         self.poll = select.epoll()
+        self._seen = Seen(self.poll.fileno())
         self.bell = Bell() if threads else None
         self.workers: list[AnyWorker | None] = [None] * size
         self.abandoned: list[AnyWorker] = []
@@ -50,6 +54,14 @@ class Crew:
     def closed(self) -> bool:
         return bool(self.poll.closed)
 
+    def closed_by_others(self) -> list[str]:
+        """What somebody else has closed of it (os.closerange, say), in words."""
+        if self.closed or self.owner_pid != os.getpid():
+            return []
+        parts: list[tuple[str, Any]] = [("shared memory", self.ring.arena), ("journal", self.journal), ("epoll", self._seen)]
+        parts += [(f"line to worker {worker.number}", worker) for worker in self.workers if isinstance(worker, WorkerProcess)]
+        return [name for name, part in parts if not part.is_whole()]
+
     def close(self, unheard: bool = False) -> None:
         """Within a fixed bound; may be called twice; in a forked child it only lets go. `unheard`: nobody hears an exception of it."""
         if not self.closed:
@@ -62,6 +74,7 @@ class Crew:
 
     def _close(self) -> None:
         """May be begun again, wherever it was broken off."""
+        self._mend()
         workers = [worker for worker in self.workers if worker is not None]
         try:
             if self.owner_pid == os.getpid():
@@ -79,6 +92,18 @@ class Crew:
             self._close_descriptors()
             if self.served and not any(crew.served and not crew.closed for crew in _crews):
                 end_clean_server()
+
+    def _mend(self) -> None:
+        """What somebody else has closed may be his file by now: it is let go of, and the workers can be seen to end all the same."""
+        if self.owner_pid != os.getpid() or not self.closed_by_others():
+            return
+        for worker in self.workers:
+            if isinstance(worker, WorkerProcess):
+                worker.mend()
+        if not self._seen.is_whole():
+            _never_closed.append(self.poll)  # an epoll closes its number when it goes
+            self.poll = select.epoll()
+            self._seen = Seen(self.poll.fileno())
 
     def disown(self) -> None:
         """In a forked child: the workers are the parent's."""

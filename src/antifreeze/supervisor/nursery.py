@@ -169,6 +169,9 @@ class ByNursery:
         """Its line is closed: it ends by itself, and the nursery reaps it."""
         self._newborn.refuse()
 
+    def mend(self) -> None:
+        pass  # all it has is held
+
 
 def _after_fork_in_child() -> None:
     for nursery in list(_nurseries):

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -31,7 +32,7 @@ from typing import Any, Protocol
 
 from antifreeze.channel.channel import Channel, channel_pair
 from antifreeze.channel.messages import Message, Stop, Welcome
-from antifreeze.descriptors import Held
+from antifreeze.descriptors import Held, Seen
 from antifreeze.errors import WorkerStartFailed
 from antifreeze.linux import on_fork, resource
 from antifreeze.slots.ring import mark_own_fork
@@ -87,6 +88,9 @@ class Born(Protocol):
     def undo(self) -> None:
         """The start was broken off: what there is of it ends."""
 
+    def mend(self) -> None:
+        """Lets go of what somebody else has closed."""
+
 
 class ByContext:
     """Started by a multiprocessing context: fork, spawn, forkserver, or the user's own."""
@@ -108,6 +112,7 @@ class ByContext:
                 raise name_culprit(error, spec.picklable_parts(), dumps=ForkingPickler.dumps) from error
             self._start(spec, by_value, worker_end)
         self.pid = int(self._process.pid)
+        self._seen = Seen(self._process.sentinel)
         with start_failures(f"worker {spec.worker_id}"):
             self.pidfd = held.open(os.pidfd_open, self.pid)
 
@@ -121,6 +126,11 @@ class ByContext:
                 process.kill()
                 process.join(KILL_S)
                 forget_process(process)
+
+    def mend(self) -> None:
+        popen = self._process._popen
+        if popen is not None and not self._seen.is_whole():
+            popen.finalizer.cancel()  # it would close numbers that may be somebody else's by now
 
     def _peak_bytes(self) -> int | None:
         popen = self._process._popen
@@ -232,6 +242,9 @@ class ByServer:
     def undo(self) -> None:
         """Its line is closed: it ends by itself, and the server reaps it."""
 
+    def mend(self) -> None:
+        pass  # all it has is held
+
 
 class WorkerProcess:
     """One worker, from before its start until it is reaped. `key` is its own."""
@@ -259,6 +272,7 @@ class WorkerProcess:
         held = self._held
         with start_failures(f"worker {self.number}"):
             self._ends = channel_pair()
+            self._seen = Seen(*(end.fileno() for end in self._ends))
             lifeline, _ = held.open_pipe()
             self._stacks = held.open(os.memfd_create, "antifreeze-stacks")
         parent_end, worker_end = self._ends
@@ -272,6 +286,25 @@ class WorkerProcess:
     def undo(self) -> None:
         self.let_go()
         self._born.undo()
+
+    def is_whole(self) -> bool:
+        """Whether nobody else has closed one of its descriptors."""
+        return self.is_let_go or (self._held.is_whole() and self._seen.is_whole())
+
+    def mend(self) -> None:
+        """What somebody else has closed is let go of; its end can be seen all the same. (Without its lifeline it ends by itself.)"""
+        if self.is_whole():
+            return
+        for end in self._ends:
+            if end.fileno() >= 0 and not self._seen.is_same(end.fileno()):
+                end.detach()
+        self._held.close()
+        self._held, self._stacks = Held(), -1
+        try:
+            self.pidfd = self._held.open(os.pidfd_open, self.pid)
+        except ProcessLookupError:  # the clean server has reaped it: what always has something to read says that it is gone
+            self.pidfd = self._held.open(os.memfd_create, "antifreeze-gone")
+        self._born.mend()
 
     @property
     def is_let_go(self) -> bool:
@@ -373,8 +406,9 @@ class WorkerProcess:
     def _signal(self, number: int) -> None:
         try:
             signal.pidfd_send_signal(self.pidfd, number)
-        except ProcessLookupError:
-            pass
+        except OSError as error:
+            if error.errno not in (errno.ESRCH, errno.EBADF):  # it has ended
+                raise
 
 
 def end_all(workers: Sequence[WorkerProcess]) -> list[WorkerProcess]:

@@ -196,3 +196,13 @@ def _sample(entry: Entry, path: str | None) -> str:
     if entry.row == ALL_ROWS:
         return f"samples {entry.index} …"
     return f"sample {entry.index}" if path is None else f"sample {entry.index} ({path})"
+
+
+def closed_by_others(parts: list[str]) -> str:
+    named = ", ".join(parts[:4]) + (f" and {len(parts) - 4} more" if len(parts) > 4 else "")
+    return (
+        f"descriptors of this loader were closed by other code of this process ({named})\n"
+        "    by os.closerange, a library that makes a daemon of the process, or os.close of a wrong number\n"
+        "what to do: have that done before the loader is iterated, or let it spare descriptors above 2; the workers are ended, and the "
+        "next next() goes on with fresh ones, behind the last batch that was delivered"
+    )

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 from dataclasses import dataclass
 from enum import IntEnum
@@ -23,6 +22,7 @@ from typing import Any
 
 from antifreeze.descriptors import Held
 from antifreeze.naming import shown
+from antifreeze.slots.arena import map_shared
 
 MAGIC = 0x616E746966727A31  # "antifrz1"
 VERSION = 3
@@ -95,8 +95,8 @@ class Journal:
         """`held`: who owns the descriptor; without, it is the journal's."""
         self._held = held or Held()
         self.descriptor = descriptor if held else self._held.open(int, descriptor)
-        self._map = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
-        self.words: Any = memoryview(self._map).cast("q")
+        mapped = map_shared(descriptor, os.fstat(descriptor).st_size, 0)
+        self.words: Any = memoryview(mapped).cast("B").cast("q")  # the mapping goes with the last of them
 
     @classmethod
     def create(cls, workers: int) -> Journal:
@@ -116,16 +116,16 @@ class Journal:
         start = (number + 1) * ROW_WORDS
         self.words[start : start + _LIST_FROM] = memoryview(bytes(_LIST_FROM * 8)).cast("q")
 
+    def is_whole(self) -> bool:
+        """Whether nobody else has closed its descriptor."""
+        return self._held.is_whole()
+
     def close(self) -> None:
         """May be called twice."""
         if self.descriptor >= 0:
             self._held.close()
             self.words.release()
             self.descriptor = -1
-            try:
-                self._map.close()
-            except BufferError:
-                pass  # somebody still holds a row (an interrupt's traceback, say): the mapping goes with it
 
 
 class JournalRow:
