@@ -296,6 +296,22 @@ def test_more_than_a_hand_is_seen_and_seeded_from_then_on(name: str, draws: int)
     assert len({str(numbers) for numbers in drawn.values()}) == 5
 
 
+def test_a_task_that_was_broken_off_says_nothing_about_what_comes_next() -> None:
+    seeds, calls = SampleSeeds(1, 0), []
+    seeds.for_each(0, seeding.WARM_UP, lambda number: random.random())
+    for _ in range(seeding.BATCH_WARM_UP):
+        seeds.around_batch(0, random.random)
+
+    def fetch(number: int) -> None:
+        random.random()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        seeds.for_each(100, 3, fetch)
+    seeds.around_batch(100, lambda: calls.append(random.random()))
+    assert len(calls) == 1, "its generator was seeded: that its words are others is no sample's doing"
+
+
 def test_the_hands_of_a_sample_are_unrelated(way: str) -> None:
     drawn = []
     for position in (0, 1, 2**40):

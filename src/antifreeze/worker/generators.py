@@ -82,24 +82,45 @@ def _memory_at(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
+class _Twister:
+    """What the three have in common."""
+
+    def __init__(self, instance: Any) -> None:
+        self.instance = instance
+        self.memories: list[memoryview] = []
+        self.stock: memoryview | None = None
+
+    def _has_words(self, words: memoryview, *beside: memoryview) -> None:
+        """They lie there; `beside` them what else changes with a use."""
+        self.stock, self._hand = words[:_FEW_BYTES], words[-_HAND_BYTES:]
+        self.memories = [self.stock, words[-_FEW_BYTES:], *beside]
+
+    def mark(self) -> Any:
+        return b"".join(self.memories) if self.memories else self._whole()
+
+    def _whole(self) -> Any:
+        """All of its state, as its interface tells it."""
+        raise NotImplementedError
+
+    def moved_since(self, mark: Any) -> bool:
+        return bool(self.mark() != mark)
+
+
 # --- random ---
 
 
-class PythonGenerator:
+class PythonGenerator(_Twister):
     """Its position and its words lie behind the object's header."""
 
     salt = 0x1F83D9ABFB41BD6B
     _POSITION = struct.pack("=i", _HAND_AT)
 
     def __init__(self, instance: Any = None, by_memory: bool | None = None) -> None:
-        self.instance: Any = random.seed.__self__ if instance is None else instance  # type: ignore[attr-defined]
-        self.memories: list[memoryview] = []
-        self.stock: memoryview | None = None
+        super().__init__(random.seed.__self__ if instance is None else instance)  # type: ignore[attr-defined]
         if _python_state_is_behind_the_header() if by_memory is None else by_memory:
             address = id(self.instance) + object.__basicsize__
-            self._position, words = _memory_at(address, 4), _memory_at(address + 4, _WORD_BYTES)
-            self.stock, self._hand = words[:_FEW_BYTES], words[-_HAND_BYTES:]
-            self.memories = [self._position, self.stock, words[-_FEW_BYTES:]]
+            self._position = _memory_at(address, 4)
+            self._has_words(_memory_at(address + 4, _WORD_BYTES), self._position)
 
     def seed(self, seed: int) -> None:
         self.instance.seed(seed)
@@ -115,10 +136,10 @@ class PythonGenerator:
         self.instance.setstate((version, (*words[:_HAND_AT], *dealt, _HAND_AT), None))
 
     def mark(self) -> Any:
-        return (b"".join(self.memories), self.instance.gauss_next) if self.memories else self.instance.getstate()
+        return super().mark(), self.instance.gauss_next
 
-    def moved_since(self, mark: Any) -> bool:
-        return bool(self.mark() != mark)
+    def _whole(self) -> Any:
+        return self.instance.getstate()
 
     def save(self) -> Any:
         return self.instance.getstate()
@@ -145,7 +166,7 @@ def _python_state_is_behind_the_header() -> bool:
 _GAUSS_BYTES = 16  # whether there is one, and padding; the number itself
 
 
-class NumpyGenerator:
+class NumpyGenerator(_Twister):
     """numpy tells where its words are; the second half of a gaussian pair is kept in the RandomState."""
 
     salt = 0x5BE0CD19137E2179
@@ -153,18 +174,15 @@ class NumpyGenerator:
     _NO_GAUSS = bytes(_GAUSS_BYTES)
 
     def __init__(self, instance: Any = None, by_memory: bool | None = None) -> None:
-        self.instance: Any = np.random.mtrand._rand if instance is None else instance
+        super().__init__(np.random.mtrand._rand if instance is None else instance)
         self._bits = self.instance._bit_generator  # kept: its memory is written to
         self._is_twister = type(self._bits).__name__ == "MT19937"
-        self.memories: list[memoryview] = []
-        self.stock: memoryview | None = None
         gauss_at = _offset_of_numpys_gauss() if by_memory is None else _found_gauss() if by_memory else None
         if self._is_twister and gauss_at is not None:
             address = self._bits.ctypes.state_address
-            words, self._position = _memory_at(address, _WORD_BYTES), _memory_at(address + _WORD_BYTES, 4)
+            self._position = _memory_at(address + _WORD_BYTES, 4)
             self._gauss = _memory_at(id(self.instance) + gauss_at, _GAUSS_BYTES)
-            self.stock, self._hand = words[:_FEW_BYTES], words[-_HAND_BYTES:]
-            self.memories = [self._position, self.stock, words[-_FEW_BYTES:], self._gauss]
+            self._has_words(_memory_at(address, _WORD_BYTES), self._position, self._gauss)
 
     def seed(self, seed: int) -> None:
         self.instance.seed(seed & 0xFFFFFFFF)
@@ -179,14 +197,9 @@ class NumpyGenerator:
             words[_HAND_AT:] = np.frombuffer(hand, dtype=np.uint32)
             self.instance.set_state((name, words, _HAND_AT, 0, 0.0))
 
-    def mark(self) -> Any:
-        if self.memories:
-            return b"".join(self.memories)
+    def _whole(self) -> Any:
         state = self.instance.get_state()
         return repr(state) if isinstance(state, dict) else (state[0], state[1].tobytes(), *state[2:])
-
-    def moved_since(self, mark: Any) -> bool:
-        return bool(self.mark() != mark)
 
     def save(self) -> Any:
         return self.instance.get_state()
@@ -218,23 +231,20 @@ _STATE_HEAD_WORDS = 3
 """Of what get_state gives, in 64 bits each: seed; left and seeded; next; then the words, and the second halves."""
 
 
-class TorchGenerator:
+class TorchGenerator(_Twister):
     salt = 0x6A09E667F3BCC908
     _POSITION = struct.pack("=iiI", HAND + 1, 1, _HAND_AT)
 
     def __init__(self, instance: torch.Generator | None = None, by_memory: bool | None = None) -> None:
-        self.instance = torch.default_generator if instance is None else instance
-        self.memories: list[memoryview] = []
-        self.stock: memoryview | None = None
+        super().__init__(torch.default_generator if instance is None else instance)
         self._initial_seed: memoryview | None = None
         offset = _offset_of_torchs_engine() if by_memory is None else _found_engine() if by_memory else None
         if offset is not None:
             address = generator_address(self.instance) + offset
-            head, words = _memory_at(address, _HEAD_BYTES), _memory_at(address + _HEAD_BYTES, _WORD_BYTES)
+            head = _memory_at(address, _HEAD_BYTES)
             self._normals = _memory_at(address + _ENGINE_BYTES, _NORMALS_BYTES)
             self._initial_seed, self._position = head[:_SEED_BYTES], head[_SEED_BYTES:]
-            self.stock, self._hand = words[:_FEW_BYTES], words[-_HAND_BYTES:]
-            self.memories = [head, self.stock, words[-_FEW_BYTES:], self._normals]
+            self._has_words(_memory_at(address + _HEAD_BYTES, _WORD_BYTES), head, self._normals)
             self._no_normals = _no_normals()
 
     def seed(self, seed: int) -> None:
@@ -274,11 +284,8 @@ class TorchGenerator:
         dealt[_STATE_HEAD_WORDS + _HAND_AT : _STATE_HEAD_WORDS + _WORDS] = np.frombuffer(hand, dtype=np.uint32)
         self.instance.set_state(fresh)
 
-    def mark(self) -> Any:
-        return b"".join(self.memories) if self.memories else self.instance.get_state().numpy().tobytes()
-
-    def moved_since(self, mark: Any) -> bool:
-        return bool(self.mark() != mark)
+    def _whole(self) -> Any:
+        return self.instance.get_state().numpy().tobytes()
 
     def save(self) -> Any:
         return self.instance.get_state()

@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from antifreeze.worker.generators import HAND, Generator, glance_at, global_gene
 
 WARM_UP = 4
 BATCH_WARM_UP = 2
-AHEAD = 512
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _COLLATE = 0x5851F42D4C957F2D
@@ -78,7 +77,6 @@ class SampleSeeds:
         self._looked = self._seeded = False  # since begin_call
         self._warm_up_left = WARM_UP
         self._batch_warm_up_left = BATCH_WARM_UP
-        self._ahead = _Ahead()
         self._stocks: list[tuple[Generator, bytes]] = []  # of generators that are dealt a hand and no more, when that began
         self._marks: list[tuple[Generator, Any]] | None = None  # of the unused ones, while nobody has moved or seeded them
         self.begin_epoch(base_seed, epoch)
@@ -141,6 +139,7 @@ class SampleSeeds:
 
     def watch(self) -> None:
         self._looked = False
+        self._stocks = []  # an exception may have left some
         if self._marks is None:
             self._marks = [(generator, generator.mark()) for generator in self._unused]
             self._glance = glance_at(self._unused)
@@ -209,10 +208,10 @@ class SampleSeeds:
             return place
         self._seeded = True
         self._stocks = self._stocks_of(self._used)
-        seeds = self._ahead.of(self._key, positions, self._used)
-        hands = [(generator.deal, seeds.hands[generator.salt]) for generator in self._used]
+        seeds = seeds_at(self._key, positions)
+        hands = [(generator.deal, hands_of(seeds, generator)) for generator in self._used]
         in_full = [generator.seed for generator in self._used if generator in self._deep]
-        return _dealt(place, hands[0], hands[1:], in_full, seeds.numbers)
+        return _dealt(place, hands[0], hands[1:], in_full, seeds.tolist() if in_full else [])
 
     def _stocks_of(self, generators: list[Generator]) -> list[tuple[Generator, bytes]]:
         return [(generator, bytes(generator.stock)) for generator in generators if generator.stock and generator not in self._deep]
@@ -336,41 +335,6 @@ def hands_of(seeds: Any, generator: Generator) -> list[bytes]:
     words = _mixed((seeds ^ np.uint64(generator.salt))[:, None] + _STEPS)
     hands: list[bytes] = words.view(_ONE_HAND)[:, 0].tolist()
     return hands
-
-
-class _Drawn(NamedTuple):
-    """Of some positions: their seeds, and the hands of each generator, by its salt."""
-
-    numbers: list[int]
-    hands: dict[int, list[bytes]]
-
-
-class _Ahead:
-    """Whoever asks for one position after the other (no workers) has the next ones made with those he asks for: most of it is the call."""
-
-    def __init__(self) -> None:
-        self._made: tuple[int, range, tuple[int, ...]] = (0, range(0), ())
-        self._drawn = _Drawn([], {})
-        self._end = -1
-
-    def of(self, key: int, positions: Sequence[int], generators: Sequence[Generator]) -> _Drawn:
-        if not isinstance(positions, range):
-            return _draw(key, positions, generators)
-        goes_on, self._end = positions.start == self._end, positions.stop
-        salts = tuple(generator.salt for generator in generators)
-        made_key, made, made_salts = self._made
-        if (made_key, made_salts) != (key, salts) or positions.start not in made or positions.stop > made.stop:
-            if not goes_on:
-                return _draw(key, positions, generators)
-            made = range(positions.start, max(positions.stop, positions.start + AHEAD))
-            self._made, self._drawn = (key, made, salts), _draw(key, made, generators)
-        part = slice(positions.start - made.start, positions.stop - made.start)
-        return _Drawn(self._drawn.numbers[part], {salt: hands[part] for salt, hands in self._drawn.hands.items()})
-
-
-def _draw(key: int, positions: Sequence[int], generators: Sequence[Generator]) -> _Drawn:
-    seeds = seeds_at(key, positions)
-    return _Drawn(seeds.tolist(), {generator.salt: hands_of(seeds, generator) for generator in generators})
 
 
 _Dealing = tuple[Callable[[bytes], None], Sequence[bytes]]
