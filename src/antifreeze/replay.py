@@ -24,7 +24,7 @@ from antifreeze.checks.live.child import ask_child
 from antifreeze.delivery.bad_samples import DATASET_SUFFIX
 from antifreeze.errors import OptionError
 from antifreeze.worker.generators import global_generators
-from antifreeze.worker.seeding import seed_for_sample
+from antifreeze.worker.hands import seed_for_sample
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -41,6 +41,12 @@ def varying_count(index: int) -> float:
     return [random.random() for _ in range(1 + index % 4)][-1] + float(torch.rand(1 + index % 3)[-1])
 
 
+def ever_more(index: int) -> Any:
+    """From one word of each generator to more than any of them is dealt, and back."""
+    count = 1 + (index * index) % 90
+    return sum(random.random() for _ in range(count)), np.random.rand(count).sum(), torch.rand(count).sum()
+
+
 def late(index: int) -> float:
     """The first draw of the whole data set is at index 70."""
     return random.random() + np.random.rand() + float(torch.rand(())) if index >= 70 else float(index)
@@ -65,6 +71,7 @@ SAMPLES = [
     from_two,
     random_sample,
     varying_count,
+    ever_more,
     late,
     only_once,
     other_generator_late,
@@ -190,6 +197,24 @@ def test_the_parents_generators_are_left_as_torchs_workers_leave_them(num_worker
         return [*states, rng_states()]
 
     assert told(Ours, num_workers) == told(Torchs, 2)
+
+
+@ours_only
+@pytest.mark.parametrize("stops", [KeyboardInterrupt, ValueError])
+def test_a_sample_that_draws_and_ends_the_batch_leaves_the_parents_generators_too(stops: type[BaseException]) -> None:
+    def sample(index: int) -> Any:
+        drawn = random_sample(index)
+        if index == 25:
+            raise stops
+        return drawn
+
+    batches = iter(Ours(Samples(40, sample), batch_size=4))
+    for _ in range(6):
+        next(batches)
+    before = rng_states()
+    with pytest.raises(stops):
+        next(batches)
+    assert rng_states() == before
 
 
 @ours_only

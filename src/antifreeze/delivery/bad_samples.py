@@ -13,7 +13,7 @@ from antifreeze.options import OnBadSample, Options
 from antifreeze.saying import say
 from antifreeze.supervisor.sample_path import path_of
 from antifreeze.worker.failure import Failure
-from antifreeze.worker.seeding import mix
+from antifreeze.worker.hands import mix
 from antifreeze.worker.task import FetchError
 
 DATASET_SUFFIX = ".dataset"

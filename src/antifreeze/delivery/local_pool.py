@@ -204,19 +204,32 @@ class LocalPool:
     def _load_plainly(self, fetcher: MapFetcher, task: WorkerTask) -> Any:
         """As most batches are loaded after the first few; NOT_PLAIN where that does not do: a random number was used after all, say."""
         began = time.perf_counter_ns()
+        draws = not self._seeds.samples_need_none()
+        if draws and in_worker_thread():
+            return NOT_PLAIN
         self._kept.begin()
+        if draws:
+            self._seeds.watch()
         try:
             collated = fetcher.collate_plainly(task)
         except FetchError:
-            if self._kept.end():
+            if self._was_late(draws):
                 return NOT_PLAIN  # it may be bad only because its numbers were not seeded
             raise
-        if self._kept.end():
+        except BaseException:
+            self._was_late(draws)
+            raise
+        if self._was_late(draws) or collated is NOT_PLAIN:
             return NOT_PLAIN
         took_ns = time.perf_counter_ns() - began
         collate_ns = int(self._collate_share * took_ns)
         self._count(task.batch_rows, took_ns - collate_ns, collate_ns, 0)
         return collated
+
+    def _was_late(self, draws: bool) -> bool:
+        """Whether a random number was drawn that was not the sample's. The process's generators are as they were."""
+        late = draws and self._seeds.late_use()
+        return self._kept.end(draws) or late
 
     def submit(self, number: int, content: Content, rows: int, tasks: int, worker: int | None, stream: int | None = None) -> None:
         self.contents[number] = content

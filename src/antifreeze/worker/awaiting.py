@@ -30,9 +30,10 @@ from antifreeze.errors import LoadingError, SampleTimeout
 from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.generators import glance_at, global_generators
+from antifreeze.worker.hands import seed_for_sample
 from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.making import SampleMaker, none_error
-from antifreeze.worker.seeding import WARM_UP, Seeds, seed_for_sample
+from antifreeze.worker.seeding import WARM_UP, Seeds
 from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Outcome, Task
 from antifreeze.worker.turns import exclusively
 from antifreeze.worker.ways import getitems_of

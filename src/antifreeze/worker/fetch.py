@@ -178,14 +178,16 @@ class MapFetcher:
             raise self._maker.fetch_error(error, "__getitems__", explanation=f"samples {few(task.indices)}") from error
 
     def is_plain(self) -> bool:
-        """Samples are asked for and collated, and nothing of that was seen to use a random number."""
+        """Samples are asked for and collated, and nothing of that was seen to use a random number that `seeding_each` does not deal."""
         maker, seeds = self._maker, self._seeds
         if not self._config.auto_collation or (maker.may_write_rows and maker.rows_pay):
             return False
         if self._gather is not None and self._gather.layout() is not None:
             return False
         each = self._get_many is None
-        return (not each or seeds.samples_need_none()) and ((each and maker.may_write_rows) or seeds.batches_need_none())
+        if each and maker.may_write_rows:
+            return seeds.may_go_plainly()
+        return (not each or seeds.samples_need_none()) and seeds.batches_need_none()
 
     def collate_plainly(self, task: Task) -> Any:
         """The batch of a plain data set, as torch's own fetcher makes it; NOT_PLAIN where the samples must be loaded one by one."""

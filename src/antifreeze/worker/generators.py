@@ -2,12 +2,15 @@
 
     words   [ stock ······························· ┃ hand ]   the next numbers are made from the hand; after it
                                              position ▲         all words are stirred, and it begins at the first one
+            [ stock ··· ┃ hand ┃ hand ┃ hand ┃ hand ┃ hand ]   those of samples that draw a few words each
 
 1. `seed` is the generator's own: all words from one number (1 to 4 µs), which the first use stirs (1 to 2 µs).
-2. `deal` writes the HAND words that come next, and the position: 0.3 µs, and nothing is stirred. Most samples need no more. One that
-   does has used words that are not its own, and its stock (the first words) shows it, having been stirred: it is run again with all
-   words seeded and the same hand on top, so its numbers begin as they had begun.
-3. Where the words lie in memory is found with a generator of our own, and shown to be so. Where it is not, getstate and the like
+2. `deal` writes the HAND words that come next, and the position; nothing is stirred. A sample that draws more has used words that are
+   not its own, and its stock (the first words) shows it, having been stirred: it is run again with all words seeded and the same hand
+   on top, so its numbers begin as they had begun.
+3. `dealing` writes the beginnings of many hands at once, and moves the position from one to the next: that is what most samples need,
+   and costs little between them. The position tells of a sample that has drawn more than it was dealt.
+4. Where the words lie in memory is found with a generator of our own, and shown to be so. Where it is not, getstate and the like
    serve: every sample is seeded in full, and its numbers are the same.
 """
 
@@ -17,7 +20,7 @@ import ctypes
 import random
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, Protocol
 
@@ -32,7 +35,8 @@ _WORDS = 624
 _HAND_AT = _WORDS - HAND
 _HAND_BYTES = 4 * HAND
 _WORD_BYTES = 4 * _WORDS
-_FEW_BYTES = 8  # of the first or the last words: stirring changes the one, dealing the other
+_STOCK = 2  # words
+_FEW_BYTES = 4 * _STOCK  # of the first or the last words: stirring changes the one, dealing the other
 _SEARCHED_BYTES = 512  # less than a generator is large
 _MASK = (1 << 64) - 1
 
@@ -51,6 +55,12 @@ class Generator(Protocol):
     def seed(self, seed: int) -> None: ...
 
     def deal(self, hand: bytes) -> None: ...
+
+    def dealing(self, words: bytes, each: int) -> Iterator[None]:
+        """With each `next` the position moves on to the next hand of `each` words, and `drawn` is known of the one before."""
+
+    drawn: int
+    """The most words that a sample has drawn of those it was dealt, and of others behind them."""
 
     def mark(self) -> Any: ...
 
@@ -89,21 +99,82 @@ class _Twister:
         self.instance = instance
         self.memories: list[memoryview] = []
         self.stock: memoryview | None = None
+        self.drawn = 0
+        self._all: tuple[memoryview, ...] = ()
 
-    def _has_words(self, words: memoryview, *beside: memoryview) -> None:
-        """They lie there; `beside` them what else changes with a use."""
-        self.stock, self._hand = words[:_FEW_BYTES], words[-_HAND_BYTES:]
-        self.memories = [self.stock, words[-_FEW_BYTES:], *beside]
+    def _has_words(self, words: memoryview, position: memoryview, *beside: memoryview) -> None:
+        """They lie there; `position` ends with the number of the next one; `beside`: what else changes with a use."""
+        self._all, self._position = (words, position, *beside), position
+        self._next = position[-4:].cast("i")
+        self.stock, self._hand, self._hands = words[:_FEW_BYTES], words[-_HAND_BYTES:], words[_FEW_BYTES:]
+        self.memories = [self.stock, words[-_FEW_BYTES:], position, *beside]
+
+    def deal(self, hand: bytes) -> None:
+        if self.stock is None:
+            self._deal_by_interface(hand)
+        else:
+            self._hand[:] = hand
+            self._position[:] = self.position_at(_HAND_AT)
+            self._forget_pair()
+
+    def dealing(self, words: bytes, each: int) -> Iterator[None]:
+        hands, position, at, forget_pair = self._hands, self._position, self._next, self._forget_pair
+        places = _places(self.position_at, each)
+        size = 4 * each * len(places)
+        for first in range(0, len(words), size):
+            some = words[first : first + size]
+            hands[-len(some) :] = some
+            for told, start, end in places[-len(some) // (4 * each) :]:
+                position[:] = told
+                forget_pair()
+                yield
+                if not start <= at[0] <= end:
+                    self.drawn = max(self.drawn, at[0] - start if at[0] > start else _WORDS)
 
     def mark(self) -> Any:
-        return b"".join(self.memories) if self.memories else self._whole()
-
-    def _whole(self) -> Any:
-        """All of its state, as its interface tells it."""
-        raise NotImplementedError
+        return b"".join(self.memories) if self.memories else self._comparable()
 
     def moved_since(self, mark: Any) -> bool:
         return bool(self.mark() != mark)
+
+    def save(self) -> Any:
+        return [bytes(memory) for memory in self._all] if self._all else self._state()
+
+    def restore(self, saved: Any) -> None:
+        if not self._all:
+            self._set_state(saved)
+        for memory, content in zip(self._all, saved, strict=False):
+            memory[:] = content
+
+    @classmethod
+    def position_at(cls, word: int) -> bytes:
+        """What `position` is where this word comes next."""
+        return struct.pack("=i", word)
+
+    def _forget_pair(self) -> None:
+        """Gaussian numbers come in pairs, of which the second one is kept."""
+        raise NotImplementedError
+
+    # by the generator's own interface, where its memory is not known
+
+    def _state(self) -> Any:
+        raise NotImplementedError
+
+    def _comparable(self) -> Any:
+        return self._state()
+
+    def _set_state(self, state: Any) -> None:
+        raise NotImplementedError
+
+    def _deal_by_interface(self, hand: bytes) -> None:
+        raise NotImplementedError
+
+
+@cache
+def _places(position_at: Callable[[int], bytes], each: int) -> list[tuple[bytes, int, int]]:
+    """(the position, its first word, the word behind it) of each of the hands that are dealt together."""
+    starts = range(_STOCK + (_WORDS - _STOCK) % each, _WORDS, each)
+    return [(position_at(start), start, start + each) for start in starts]
 
 
 # --- random ---
@@ -113,39 +184,39 @@ class PythonGenerator(_Twister):
     """Its position and its words lie behind the object's header."""
 
     salt = 0x1F83D9ABFB41BD6B
-    _POSITION = struct.pack("=i", _HAND_AT)
 
     def __init__(self, instance: Any = None, by_memory: bool | None = None) -> None:
         super().__init__(random.seed.__self__ if instance is None else instance)  # type: ignore[attr-defined]
         if _python_state_is_behind_the_header() if by_memory is None else by_memory:
             address = id(self.instance) + object.__basicsize__
-            self._position = _memory_at(address, 4)
-            self._has_words(_memory_at(address + 4, _WORD_BYTES), self._position)
+            self._has_words(_memory_at(address + 4, _WORD_BYTES), _memory_at(address, 4))
 
     def seed(self, seed: int) -> None:
         self.instance.seed(seed)
 
-    def deal(self, hand: bytes) -> None:
-        if self.stock is not None:
-            self._hand[:] = hand
-            self._position[:] = self._POSITION
-            self.instance.gauss_next = None
-            return
-        version, words, _gauss = self.instance.getstate()
-        dealt = np.frombuffer(hand, dtype=np.uint32).tolist()
-        self.instance.setstate((version, (*words[:_HAND_AT], *dealt, _HAND_AT), None))
-
     def mark(self) -> Any:
         return super().mark(), self.instance.gauss_next
 
-    def _whole(self) -> Any:
-        return self.instance.getstate()
-
     def save(self) -> Any:
-        return self.instance.getstate()
+        return super().save(), self.instance.gauss_next
 
     def restore(self, saved: Any) -> None:
-        self.instance.setstate(saved)
+        state, self.instance.gauss_next = saved
+        super().restore(state)
+
+    def _forget_pair(self) -> None:
+        self.instance.gauss_next = None
+
+    def _state(self) -> Any:
+        return self.instance.getstate()
+
+    def _set_state(self, state: Any) -> None:
+        self.instance.setstate(state)
+
+    def _deal_by_interface(self, hand: bytes) -> None:
+        version, words, _gauss = self.instance.getstate()
+        dealt = np.frombuffer(hand, dtype=np.uint32).tolist()
+        self.instance.setstate((version, (*words[:_HAND_AT], *dealt, _HAND_AT), None))
 
 
 @cache
@@ -170,7 +241,6 @@ class NumpyGenerator(_Twister):
     """numpy tells where its words are; the second half of a gaussian pair is kept in the RandomState."""
 
     salt = 0x5BE0CD19137E2179
-    _POSITION = struct.pack("=i", _HAND_AT)
     _NO_GAUSS = bytes(_GAUSS_BYTES)
 
     def __init__(self, instance: Any = None, by_memory: bool | None = None) -> None:
@@ -180,32 +250,30 @@ class NumpyGenerator(_Twister):
         gauss_at = _offset_of_numpys_gauss() if by_memory is None else _found_gauss() if by_memory else None
         if self._is_twister and gauss_at is not None:
             address = self._bits.ctypes.state_address
-            self._position = _memory_at(address + _WORD_BYTES, 4)
             self._gauss = _memory_at(id(self.instance) + gauss_at, _GAUSS_BYTES)
-            self._has_words(_memory_at(address, _WORD_BYTES), self._position, self._gauss)
+            self._has_words(_memory_at(address, _WORD_BYTES), _memory_at(address + _WORD_BYTES, 4), self._gauss)
 
     def seed(self, seed: int) -> None:
         self.instance.seed(seed & 0xFFFFFFFF)
 
-    def deal(self, hand: bytes) -> None:
-        if self.stock is not None:
-            self._hand[:] = hand
-            self._position[:] = self._POSITION
-            self._gauss[:] = self._NO_GAUSS
-        elif self._is_twister:
+    def _forget_pair(self) -> None:
+        self._gauss[:] = self._NO_GAUSS
+
+    def _state(self) -> Any:
+        return self.instance.get_state()
+
+    def _comparable(self) -> Any:
+        state = self._state()
+        return repr(state) if isinstance(state, dict) else (state[0], state[1].tobytes(), *state[2:])
+
+    def _set_state(self, state: Any) -> None:
+        self.instance.set_state(state)
+
+    def _deal_by_interface(self, hand: bytes) -> None:
+        if self._is_twister:
             name, words, *_ = self.instance.get_state()
             words[_HAND_AT:] = np.frombuffer(hand, dtype=np.uint32)
             self.instance.set_state((name, words, _HAND_AT, 0, 0.0))
-
-    def _whole(self) -> Any:
-        state = self.instance.get_state()
-        return repr(state) if isinstance(state, dict) else (state[0], state[1].tobytes(), *state[2:])
-
-    def save(self) -> Any:
-        return self.instance.get_state()
-
-    def restore(self, saved: Any) -> None:
-        self.instance.set_state(saved)
 
 
 @cache
@@ -233,7 +301,6 @@ _STATE_HEAD_WORDS = 3
 
 class TorchGenerator(_Twister):
     salt = 0x6A09E667F3BCC908
-    _POSITION = struct.pack("=iiI", HAND + 1, 1, _HAND_AT)
 
     def __init__(self, instance: torch.Generator | None = None, by_memory: bool | None = None) -> None:
         super().__init__(torch.default_generator if instance is None else instance)
@@ -243,8 +310,8 @@ class TorchGenerator(_Twister):
             address = generator_address(self.instance) + offset
             head = _memory_at(address, _HEAD_BYTES)
             self._normals = _memory_at(address + _ENGINE_BYTES, _NORMALS_BYTES)
-            self._initial_seed, self._position = head[:_SEED_BYTES], head[_SEED_BYTES:]
-            self._has_words(_memory_at(address + _HEAD_BYTES, _WORD_BYTES), head, self._normals)
+            self._initial_seed, position = head[:_SEED_BYTES], head[_SEED_BYTES:]
+            self._has_words(_memory_at(address + _HEAD_BYTES, _WORD_BYTES), position, self._normals, self._initial_seed)
             self._no_normals = _no_normals()
 
     def seed(self, seed: int) -> None:
@@ -268,30 +335,33 @@ class TorchGenerator(_Twister):
         else:
             self._initial_seed[:] = said
 
-    def deal(self, hand: bytes) -> None:
-        if self.stock is not None:
-            self._hand[:] = hand
-            self._position[:] = self._POSITION
-            self._normals[:] = self._no_normals
-            return
+    @classmethod
+    def position_at(cls, word: int) -> bytes:
+        """How many are left before all are stirred, and one more; that it is seeded; the next."""
+        return struct.pack("=iiI", _WORDS - word + 1, 1, word)
+
+    def _forget_pair(self) -> None:
+        self._normals[:] = self._no_normals
+
+    def _state(self) -> Any:
+        return self.instance.get_state()
+
+    def _comparable(self) -> Any:
+        return self._state().numpy().tobytes()
+
+    def _set_state(self, state: Any) -> None:
+        self.instance.set_state(state)
+
+    def _deal_by_interface(self, hand: bytes) -> None:
         state = self.instance.get_state()
         fresh = torch.Generator().get_state()
         fresh.numpy()[:_SEED_BYTES] = state.numpy()[:_SEED_BYTES]
         words, dealt = state.numpy().view(np.uint64), fresh.numpy().view(np.uint64)  # `dealt` has no second halves
-        dealt[1] = struct.unpack("=Q", self._POSITION[:8])[0]
+        dealt[1] = struct.unpack("=Q", self.position_at(_HAND_AT)[:8])[0]
         dealt[2] = _HAND_AT
         dealt[_STATE_HEAD_WORDS : _STATE_HEAD_WORDS + _HAND_AT] = words[_STATE_HEAD_WORDS : _STATE_HEAD_WORDS + _HAND_AT]
         dealt[_STATE_HEAD_WORDS + _HAND_AT : _STATE_HEAD_WORDS + _WORDS] = np.frombuffer(hand, dtype=np.uint32)
         self.instance.set_state(fresh)
-
-    def _whole(self) -> Any:
-        return self.instance.get_state().numpy().tobytes()
-
-    def save(self) -> Any:
-        return self.instance.get_state()
-
-    def restore(self, saved: Any) -> None:
-        self.instance.set_state(saved)
 
 
 def say_initial_seed(generators: Sequence[Generator], seed: int | None) -> None:

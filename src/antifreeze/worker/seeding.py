@@ -6,8 +6,8 @@
    all three and watch which ones the data set uses; after that only those are seeded. The others are looked at after each task: if
    one has moved after all, the task's samples are fetched again, seeded, and from then on it counts as used. (`look_again`: somebody
    else may have moved them in the meantime.)
-3. One that is used is dealt a hand of words, and seeded in full only where samples have drawn more than that (generators.py): this,
-   too, is looked at after each task, which is fetched again where it had drawn on what was not its own.
+3. One that is used is dealt as many words as samples were seen to draw, and seeded in full only where they draw more than a hand
+   (generators.py): this, too, is looked at after each task, which is fetched again where it had drawn on what was not its own.
 4. A generator that `worker_init_fn` seeded is the user's: it is left alone.
 5. Whoever shares a process with the user's own code (no workers) puts the generators back as they were.
 6. `torch.initial_seed()` stays what torch says: the seed of the worker (of the stream, whoever hosts it), or of the user's own process.
@@ -17,19 +17,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, Protocol
 
-import numpy as np
-
-from antifreeze.worker.generators import HAND, Generator, glance_at, global_generators, say_initial_seed
+from antifreeze.worker.generators import Generator, glance_at, global_generators, say_initial_seed
+from antifreeze.worker.hands import Dealer, mix, seed_at, seed_for_sample
 
 WARM_UP = 4
 BATCH_WARM_UP = 2
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
 _COLLATE = 0x5851F42D4C957F2D
-_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-_ONE_HAND = np.dtype(f"V{4 * HAND}")
+
+
+_FIRST = itemgetter(0)
 
 
 class Seeds(Protocol):
@@ -70,14 +70,14 @@ class SampleSeeds:
     def __init__(self, base_seed: int, epoch: int, generators: Sequence[Generator] | None = None) -> None:
         self._unused: list[Generator] = list(global_generators() if generators is None else generators)
         self._used: list[Generator] = []
-        self._deep = [generator for generator in self._unused if generator.stock is None]  # those of which a sample uses more than a hand
+        self._dealers = {generator: Dealer(generator) for generator in self._unused}
         self._count = len(self._unused)
         self._glance: Callable[[], Any] = glance_at(self._unused)
         self._glanced: Any = None
         self._looked = self._seeded = False  # since begin_call
         self._warm_up_left = WARM_UP
         self._batch_warm_up_left = BATCH_WARM_UP
-        self._stocks: list[tuple[Generator, bytes]] = []  # of generators that are dealt a hand and no more, when that began
+        self._dealing: list[Dealer] = []  # since `watch`
         self._marks: list[tuple[Generator, Any]] | None = None  # of the unused ones, while nobody has moved or seeded them
         self.begin_epoch(base_seed, epoch)
 
@@ -139,7 +139,7 @@ class SampleSeeds:
 
     def watch(self) -> None:
         self._looked = False
-        self._stocks = []  # an exception may have left some
+        self._dealing = []  # an exception may have left some
         if self._marks is None:
             self._marks = [(generator, generator.mark()) for generator in self._unused]
             self._glance = glance_at(self._unused)
@@ -148,7 +148,7 @@ class SampleSeeds:
     def late_use(self) -> bool:
         """Whether a generator was used after all since the watch began, or for more than it was dealt; from now on it is seeded."""
         assert self._marks is not None
-        beyond = bool(self._stocks) and self._drew_beyond()
+        beyond = bool(self._dealing) and self._drew_beyond()
         if self._glance() == self._glanced:
             self._looked = not beyond
             return beyond
@@ -207,21 +207,13 @@ class SampleSeeds:
         if not self._used:
             return place
         self._seeded = True
-        self._stocks = self._stocks_of(self._used)
-        seeds = seeds_at(self._key, positions)
-        hands = [(generator.deal, hands_of(seeds, generator)) for generator in self._used]
-        in_full = [generator.seed for generator in self._used if generator in self._deep]
-        return _dealt(place, hands[0], hands[1:], in_full, seeds.tolist() if in_full else [])
-
-    def _stocks_of(self, generators: list[Generator]) -> list[tuple[Generator, bytes]]:
-        return [(generator, bytes(generator.stock)) for generator in generators if generator.stock and generator not in self._deep]
+        self._dealing = [self._dealers[generator] for generator in self._used]
+        return map(_FIRST, zip(place, *(dealer.deal(self._key, positions) for dealer in self._dealing), strict=False))
 
     def _drew_beyond(self) -> bool:
-        """Whether a sample has used more than its hand; from now on such a generator is seeded in full."""
-        beyond = [generator for generator, stock in self._stocks if generator.stock is None or bytes(generator.stock) != stock]
-        self._deep += beyond
-        self._stocks = []
-        return bool(beyond)
+        """Whether a sample has used more than it was dealt; from now on it is dealt more, or seeded in full."""
+        dealing, self._dealing = self._dealing, []
+        return sum(map(Dealer.drew_beyond, dealing)) > 0
 
     def _seed_and_watch(self, seed: int, fetch: Callable[[int], None], number: int) -> None:
         for generator in (*self._used, *self._unused):
@@ -230,7 +222,6 @@ class SampleSeeds:
         self._marks = None
         self.watch()
         self._warm_up_left -= 1
-        self._stocks = self._stocks_of([*self._used, *self._unused])
         try:
             fetch(number)
         finally:
@@ -260,14 +251,14 @@ class KeptState:
         if self._glance() != self._glanced:
             self._keep_what_moved()  # by the user's own code, since the last time
 
-    def end(self) -> bool:
+    def end(self, seeded: bool = False) -> bool:
         """Whether a generator had moved since `begin`, with nobody seeding it: it is as it was, and from now on seeded."""
         if self._glance() == self._glanced:
             return False
         moved = self._put_back()
-        if self._seeds is not None:
+        if self._seeds is not None and not seeded:
             self._seeds.note_used(moved)
-        return True
+        return not seeded
 
     def run(self, call: Callable[[], Any]) -> Any:
         self.begin()
@@ -318,63 +309,3 @@ def task_key(base_seed: int, epoch: int) -> int:
     """The epoch's key as it travels with a task: as a signed number, which `seed_at` takes for the same."""
     key = epoch_key(base_seed, epoch)
     return key - (1 << 64) if key >> 63 else key
-
-
-def seed_at(key: int, position: int) -> int:
-    return mix((key + position * _GOLDEN) & _MASK)
-
-
-def seeds_at(key: int, positions: Sequence[int]) -> Any:
-    """`seed_at` of all of them."""
-    where = np.arange(positions.start, positions.stop) if isinstance(positions, range) else np.asarray(positions)
-    return _mixed(where.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key & _MASK))
-
-
-def hands_of(seeds: Any, generator: Generator) -> list[bytes]:
-    """What the generator is dealt before each of the samples with these seeds."""
-    words = _mixed((seeds ^ np.uint64(generator.salt))[:, None] + _STEPS)
-    hands: list[bytes] = words.view(_ONE_HAND)[:, 0].tolist()
-    return hands
-
-
-_Dealing = tuple[Callable[[bytes], None], Sequence[bytes]]
-
-
-def _dealt(
-    place: Iterator[Any], first: _Dealing, others: Sequence[_Dealing], in_full: Sequence[Callable[[int], None]], seeds: list[int]
-) -> Iterator[Any]:
-    deal, hands = first
-    for row, (hand, index) in enumerate(zip(hands, place, strict=False)):
-        for seed in in_full:
-            seed(seeds[row])
-        deal(hand)
-        for deal_other, other_hands in others:
-            deal_other(other_hands[row])
-        yield index
-
-
-def seed_for_sample(generator: Generator, seed: int) -> None:
-    """As before a sample with this seed, whatever it may draw."""
-    generator.seed(seed)
-    generator.deal(hands_of(np.array([seed], dtype=np.uint64), generator)[0])
-
-
-def mix(value: int) -> int:
-    """splitmix64's finalizer: neighbouring numbers become unrelated ones."""
-    value = (value + _GOLDEN) & _MASK
-    for shift, factor in _MIX:
-        value = ((value ^ (value >> shift)) * factor) & _MASK
-    return value ^ (value >> 31)
-
-
-def _mixed(values: Any) -> Any:
-    """`mix` of a whole array, which is overwritten."""
-    values += np.uint64(_GOLDEN)
-    for shift, factor in _MIX:
-        values ^= values >> np.uint64(shift)
-        values *= np.uint64(factor)
-    values ^= values >> np.uint64(31)
-    return values
-
-
-_STEPS = np.arange(HAND // 2, dtype=np.uint64) * np.uint64(_GOLDEN)
