@@ -180,6 +180,31 @@ def test_a_batch_is_seeded_by_its_position_and_its_collate_by_another_seed() -> 
     assert len(set(drawn.values())) == 3
 
 
+def test_a_collate_that_draws_nothing_is_not_seeded_though_samples_draw() -> None:
+    seeds = SampleSeeds(1, 0)
+    seeds.for_each(0, seeding.WARM_UP + 2, lambda number: random.random())
+    for _ in range(seeding.BATCH_WARM_UP):
+        seeds.around_batch(0, lambda: None, collating=True)
+    before = states()
+    seeds.around_batch(8, lambda: None, collating=True)
+    assert states() == before and seeds.batches_need_none()
+
+
+@pytest.mark.parametrize("first_use", [0, 5])
+def test_a_collate_sees_its_own_numbers_whoever_else_draws_from_the_generator(first_use: int) -> None:
+    seeds, calls = SampleSeeds(1, 0), []
+    for batch in range(8):
+        seeds.for_each(4 * batch, 4, lambda number: (random.random(), np.random.rand()))
+        collate = (lambda: calls.append(random.random())) if batch >= first_use else (lambda: None)
+        seeds.around_batch(4 * batch, collate, collating=True)
+    expected = []
+    for batch in range(first_use, 8):
+        SampleSeeds(1, 0).for_batch(4 * batch, collating=True)
+        expected.append(random.random())
+    assert calls[-len(expected) :] == expected
+    assert len(calls) == len(expected) + (first_use > 0), "its first use makes it run again, and only that"
+
+
 def test_seeds_differ_by_seed_epoch_and_position() -> None:
     seeds = {sample_seed(base, epoch, position) for base in (0, 1, -5, 2**63) for epoch in range(4) for position in range(500)}
     assert len(seeds) == 4 * 4 * 500

@@ -126,8 +126,10 @@ class Flights:
         return tickets
 
     def plan_ahead(self) -> None:
-        while self._shape.is_map and not self.finished and len(self.planned) + self._with_workers < self.look_ahead:
-            self._draw_one()
+        if self._shape.is_map and not self.finished:
+            missing = self.look_ahead - self._with_workers
+            while not self.finished and len(self.planned) < missing:
+                self._draw_one()
 
     @property
     def _with_workers(self) -> int:

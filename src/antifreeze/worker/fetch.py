@@ -30,6 +30,7 @@ from antifreeze.errors import LoadingError
 from antifreeze.naming import shown
 from antifreeze.plan.given import Given, as_given
 from antifreeze.slots.layout import Irregular, RowLayout
+from antifreeze.torch_private import default_convert
 from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.gather import Gather, gather_of
 from antifreeze.worker.journal import JournalRow, Stage, Word, places_are_found
@@ -144,7 +145,7 @@ class MapFetcher:
 
     # --- asking the data set ---
 
-    def _fetch_one(self, task: Task) -> Any:
+    def _fetch_one(self, task: Task, seeded: bool = True) -> Any:
         self._journal.stage(Stage.FETCH)
         self._journal.at_key(0, task.indices, task.position)
         source, index, sample = self._source, task.indices, None
@@ -154,7 +155,10 @@ class MapFetcher:
             sample = source[index]
 
         try:
-            self._seeds.for_each(task.position, 1, fetch)
+            if seeded:
+                self._seeds.for_each(task.position, 1, fetch)
+            else:
+                sample = source[index]
             if sample is None and self._none_is_bad:
                 raise none_error(f"sample {shown(task.indices)}")
             return sample
@@ -180,20 +184,26 @@ class MapFetcher:
     def is_plain(self) -> bool:
         """Samples are asked for and collated, and nothing of that was seen to use a random number that `seeding_each` does not deal."""
         maker, seeds = self._maker, self._seeds
-        if not self._config.auto_collation or (maker.may_write_rows and maker.rows_pay):
+        if maker.may_write_rows and maker.rows_pay:
             return False
+        if not self._config.auto_collation:
+            return seeds.samples_need_none() and (self._config.collate_fn is default_convert or seeds.batches_need_none())
         if self._gather is not None and self._gather.layout() is not None:
             return False
         each = self._get_many is None
-        if each and maker.may_write_rows:
-            return seeds.may_go_plainly()
-        return (not each or seeds.samples_need_none()) and seeds.batches_need_none()
+        return (not each or seeds.may_go_plainly()) and ((each and maker.may_write_rows) or seeds.batches_need_none())
 
     def collate_plainly(self, task: Task) -> Any:
         """The batch of a plain data set, as torch's own fetcher makes it; NOT_PLAIN where the samples must be loaded one by one."""
+        if not self._config.auto_collation:
+            return self._maker.collate(self._fetch_one(task, seeded=False), task, None)
         samples = self._fetch_all(task) if self._get_many is None else self._fetch_many(task, seeded=False)
         if samples is None:
             return NOT_PLAIN
+        if not self._maker.may_write_rows and not self._seeds.samples_need_none():
+            if self._seeds.late_use():
+                return NOT_PLAIN
+            return self._maker.collate(samples, task, self._seeds)
         looked = not self._none_is_bad
         if not looked and not (isinstance(samples, list) and samples and type(samples[0]) in _NEVER_BESIDE_NONE):
             self._refuse_any_none(task, samples)

@@ -70,6 +70,7 @@ class SampleSeeds:
     def __init__(self, base_seed: int, epoch: int, generators: Sequence[Generator] | None = None) -> None:
         self._unused: list[Generator] = list(global_generators() if generators is None else generators)
         self._used: list[Generator] = []
+        self._used_by_batches: list[Generator] = []  # by what is called once per batch
         self._dealers = {generator: Dealer(generator) for generator in self._unused}
         self._count = len(self._unused)
         self._glance: Callable[[], Any] = glance_at(self._unused)
@@ -90,6 +91,7 @@ class SampleSeeds:
 
     def leave_to_user(self, generators: Sequence[Generator]) -> None:
         self._unused = [generator for generator in self._unused if generator not in generators]
+        self._used_by_batches = [generator for generator in self._used_by_batches if generator not in generators]
         self._marks = None
 
     def look_again(self) -> None:
@@ -135,7 +137,7 @@ class SampleSeeds:
 
     def batches_need_none(self) -> bool:
         """The same for what is called once per batch."""
-        return not self._batch_warm_up_left and not self._used
+        return not self._batch_warm_up_left and not self._used_by_batches
 
     def watch(self) -> None:
         self._looked = False
@@ -180,20 +182,28 @@ class SampleSeeds:
         self._marks = None
 
     def around_batch(self, position: int, call: Callable[[], Any], collating: bool = False) -> Any:
-        """What `call` returns, seeded once: __getitems__ and collate functions. As for samples, only generators in use are seeded
-        after the warm-up, and a late first use makes it run again."""
+        """What `call` returns, seeded once: __getitems__ and collate functions. As for samples, only generators that such code uses
+        are seeded after the warm-up, and a late first use makes it run again."""
+        everyone = (*self._used, *self._unused)
         warm = self._batch_warm_up_left > 0
-        if warm:
-            self._batch_warm_up_left -= 1
-            self.look_again()
-        if warm or self._used:
-            self._seed((*self._used, *self._unused) if warm else self._used, self._batch_seed(position, collating))
+        self._batch_warm_up_left -= warm
+        self._seed_for_batch(everyone if warm else self._used_by_batches, position, collating)
         self.watch()
+        marks = [(generator, generator.mark()) for generator in everyone if generator not in self._used_by_batches]
         result = call()
-        if self.late_use() and not warm:
-            self._seed(self._used, self._batch_seed(position, collating))
-            return call()
-        return result
+        late = [generator for generator, mark in marks if generator.moved_since(mark)]
+        self._looked = not late
+        if not late:
+            return result
+        self._used_by_batches += late
+        self._seed_for_batch([] if warm else self._used_by_batches, position, collating)
+        self._marks = None
+        return result if warm else call()
+
+    def _seed_for_batch(self, generators: Sequence[Generator], position: int, collating: bool) -> None:
+        if generators:
+            self._seed(generators, self._batch_seed(position, collating))
+            self._marks = None
 
     def _seed(self, generators: Sequence[Generator], seed: int) -> None:
         for generator in generators:
