@@ -45,17 +45,20 @@ def test_tasks_per_batch(rows: int, workers: int, sample_ns: int | None, splitta
 
 
 @pytest.mark.parametrize(
-    ("workers", "sample_ns", "batch_bytes", "expected"),
+    ("workers", "sample_ns", "batch_bytes", "ending", "expected"),
     [
-        (16, 10_000_000, 100_000, 16),  # so many can be heard one by one
-        (64, 10_000_000, 100_000, 5),  # tasks of 64 ms: a thousand results a second
-        (256, 10_000_000, 100_000, 1),
-        (64, None, None, 32),  # the first batch should come soon
-        (64, 10_000_000, 64 << 20, 22),  # large batches: few in flight
+        (16, 10_000_000, 100_000, False, 16),  # so many can be heard one by one
+        (32, 10_000_000, 100_000, False, 3),  # tasks of 96 ms: some three hundred results a second
+        (64, 10_000_000, 100_000, False, 1),
+        (64, 10_000_000, 100_000, True, 5),  # the last ones are shorter
+        (64, None, None, False, 32),  # the first batch should come soon
+        (64, 10_000_000, 64 << 20, False, 22),  # large batches: few in flight
     ],
 )
-def test_of_many_workers_not_every_row_is_heard(workers: int, sample_ns: int | None, batch_bytes: int | None, expected: int) -> None:
-    assert tasks_per_batch(32, workers, sample_ns, True, batch_bytes) == expected
+def test_of_many_workers_not_every_row_is_heard(
+    workers: int, sample_ns: int | None, batch_bytes: int | None, ending: bool, expected: int
+) -> None:
+    assert tasks_per_batch(32, workers, sample_ns, True, batch_bytes, ending) == expected
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ class Flights:
             return max(1, -(-rows // self._shape.together)) if self._may_split else 1
         if self._options.workers is WorkerKind.THREAD:
             return tasks_per_batch_in_threads(rows, workers, sample_ns, self._may_split, self._batch_bytes())
-        return tasks_per_batch(rows, workers, sample_ns, self._may_split, self._batch_bytes())
+        return tasks_per_batch(rows, workers, sample_ns, self._may_split, self._batch_bytes(), self.finished)
 
     def _batch_bytes(self) -> int | None:
         timing = self._ledger.timing

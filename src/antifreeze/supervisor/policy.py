@@ -22,9 +22,10 @@ LONG_SAMPLE_NS, TOGETHER_IN_THREADS = 250_000_000, 16
 AHEAD_BYTES = 64 << 20
 """What batches in flight may take for the sake of longer tasks."""
 
-MANY_TO_HEAR, RESULT_NS = 16, 1_000_000
-"""Of more workers than that the loop would hear nothing but results: a task takes so long for each of them, and there are about a
-thousand a second in all."""
+MANY_TO_HEAR, RESULT_NS, LAST_RESULT_NS = 16, 3_000_000, 1_000_000
+"""Of more workers than that the loop would hear nothing but results, and each costs a worker that shares its core with many: a task
+takes so long for each of them, and there are some hundred a second in all. Where the epoch ends tasks are shorter, so that workers do
+not wait long for the last of them."""
 
 
 def tasks_per_batch_in_threads(rows: int, workers: int, sample_ns: int | None, splittable: bool, batch_bytes: int | None) -> int:
@@ -46,13 +47,15 @@ def slept_through(tasks: int, workers: int) -> int:
     return max(0, (tasks - workers) // 8 - 1)
 
 
-def tasks_per_batch(rows: int, workers: int, sample_ns: int | None, splittable: bool, batch_bytes: int | None = None) -> int:
+def tasks_per_batch(
+    rows: int, workers: int, sample_ns: int | None, splittable: bool, batch_bytes: int | None = None, ending: bool = False
+) -> int:
     """In how many tasks a batch is given out; nothing is known of the samples' cost before the first one is done."""
     if not splittable or workers <= 1:
         return 1
     task_ns, batches = TASK_NS, SPLIT_BATCHES
     if workers > MANY_TO_HEAR:
-        task_ns = RESULT_NS * workers
+        task_ns = (LAST_RESULT_NS if ending else RESULT_NS) * workers
         batches = max(batches, AHEAD_BYTES // batch_bytes) if batch_bytes else batches
     by_time = workers if sample_ns is None else rows * sample_ns // task_ns
     for_few_batches = -(-2 * workers // batches)
