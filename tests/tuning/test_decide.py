@@ -115,6 +115,16 @@ def test_a_single_good_window_is_no_reason_to_change() -> None:
     assert (back.setting, back.is_trial) == (processes(3), False)
 
 
+def test_a_trial_that_goes_badly_is_seen_before_its_window_is_over() -> None:
+    tuner = Tuner(Limits(inline=False), processes(3))
+    tuner.decide(seen(processes(3), **BUSY))
+    assert tuner.goes_badly(processes(4), 700)
+    assert not tuner.goes_badly(processes(4), 800)
+    assert not tuner.goes_badly(processes(3), 100), "at home it may go as it likes"
+    tuner.decide(seen(processes(4), **BUSY, samples=1200))
+    assert not tuner.goes_badly(processes(4), 100), "it has a good window, and is given a second one"
+
+
 def test_a_setting_that_cannot_be_had_is_not_asked_for_again() -> None:
     tuner = Tuner(Limits(inline=True), INLINE)
     assert tuner.decide(seen()).setting == processes(4)

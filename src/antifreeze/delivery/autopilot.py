@@ -23,6 +23,8 @@ from antifreeze.tuning.sharing import Claim
 
 WINDOW_NS = 400_000_000
 FIRST_WINDOW_NS = 200_000_000
+SHORT_WINDOW_NS, SHORT_WINDOW_BATCHES = 80_000_000, 24
+"""After so much of a trial it is seen whether it goes badly: then it ends."""
 LEAST_BATCHES = 6
 LEAST_INLINE = 2
 SETTLE_NS = 100_000_000
@@ -141,6 +143,8 @@ class Autopilot:
         batches = timing.batches - mark.batches
         least_ns = FIRST_WINDOW_NS if len(self._ledger.decided) == 1 and setting == INLINE else WINDOW_NS
         least = LEAST_INLINE if setting == INLINE else LEAST_BATCHES
+        if SHORT_WINDOW_NS <= elapsed_ns < least_ns and batches >= SHORT_WINDOW_BATCHES:
+            return self.tuner.goes_badly(setting, (timing.samples - mark.samples) / elapsed_ns * 1e9)
         return batches >= 1 and elapsed_ns >= (least_ns if batches >= least or mark is _NOTHING else FEW_BATCHES_TIMES * least_ns)
 
     def _marked(self) -> _Mark:

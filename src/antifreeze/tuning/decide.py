@@ -8,8 +8,9 @@
 1. What counts is how many samples a second the loop gets through, its own work included: workers that take the loop's core away,
    or cost more than they bring, show there. Where two settings do the same, fewer workers are better.
 2. One setting is tried at a time, for one window, and for a second one where it did better (unless samples wait for something outside and
-   it did far better: that is no noise). One that was not better rests, each time twice as long; one that was far behind twice is tried
-   again only when everything has changed. So on a steady machine the changes become ever rarer.
+   it did far better: that is no noise); one that goes badly, for no longer than it takes to see that. One that was not better rests, each
+   time twice as long; one that was far behind twice is tried again only when everything has changed. So on a steady machine the changes
+   become ever rarer.
 3. A decision never leaves its Limits: samples that compute get a core each, and the loop one where it needs it; samples that wait for
    something outside get more; memory bounds both.
 4. Where the loop does not wait, nothing is tried but fewer workers. Where it waits for workers that are not busy, fewer are tried too:
@@ -186,6 +187,10 @@ class Tuner:
             self._trial = None
             decision = Decision(self.home, self.why or "nothing else is known yet")
         return Decision(decision.setting, decision.why, depth_within(seen), decision.is_trial)
+
+    def goes_badly(self, setting: Setting, rate: float) -> bool:
+        """Whether that much is seen of a trial already: while it lasts, the loop has less."""
+        return setting == self._trial and self._first_rate is None and rate < FAR_BEHIND * self.known[self.home].rate
 
     def _stay_within(self, seen: Measured) -> None:
         fit = most_workers(seen, self.limits.most) if seen.shared else fitting_workers(seen, self.limits.most)

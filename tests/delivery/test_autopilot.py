@@ -1,0 +1,47 @@
+"""Windows of "auto": how long one lasts."""
+
+from __future__ import annotations
+
+import pytest
+
+from antifreeze.delivery.autopilot import SETTLE_NS, SHORT_WINDOW_BATCHES, SHORT_WINDOW_NS, WINDOW_NS, Autopilot
+from antifreeze.delivery.ledger import Ledger
+from antifreeze.options import Options
+from antifreeze.tuning.decide import Kind, Limits, Setting
+
+MS = 1_000_000
+HOME = Setting(Kind.PROCESS, 3)
+
+
+def run(auto: Autopilot, ledger: Ledger, setting: Setting, batch_ns: int) -> tuple[int, Setting]:
+    """(how long its window took, what was decided), with one batch of 10 samples every `batch_ns`, all of it waited for."""
+    timing, costs = ledger.timing, ledger.costs
+    auto.changed(0)
+    began = timing.waited_ns + SETTLE_NS
+    while True:
+        timing.batches, timing.samples, timing.waited_ns = timing.batches + 1, timing.samples + 10, timing.waited_ns + batch_ns
+        costs.fetch_ns, costs.cpu_ns = costs.fetch_ns + 3 * batch_ns, costs.cpu_ns + 3 * batch_ns
+        decision = auto.look(timing.waited_ns, setting)
+        if decision is not None:
+            return timing.waited_ns - began, decision.setting
+
+
+@pytest.mark.parametrize(("slower", "ends_early"), [(1.0, False), (1.2, False), (1.5, True), (4.0, True)])
+def test_a_trial_that_goes_badly_does_not_last(slower: float, ends_early: bool) -> None:
+    ledger = Ledger()
+    auto = Autopilot(ledger, Options(), lambda: 8, Limits(inline=False), HOME)
+    took, decided = run(auto, ledger, HOME, 2 * MS)
+    assert took >= WINDOW_NS and decided.workers > HOME.workers
+    took, decided = run(auto, ledger, decided, int(2 * MS * slower))
+    if ends_early:
+        assert SHORT_WINDOW_NS <= took < WINDOW_NS / 2 and took >= SHORT_WINDOW_BATCHES * 2 * MS * slower and decided == HOME
+    else:
+        assert took >= WINDOW_NS
+
+
+def test_of_few_batches_nothing_is_seen_early() -> None:
+    ledger = Ledger()
+    auto = Autopilot(ledger, Options(), lambda: 8, Limits(inline=False), HOME)
+    _, decided = run(auto, ledger, HOME, 20 * MS)
+    took, _ = run(auto, ledger, decided, 80 * MS)
+    assert took >= WINDOW_NS
