@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from enum import Enum
@@ -26,7 +27,7 @@ from enum import Enum
 WAITING_MATTERS = 0.05
 BETTER = 1.04
 """A setting that costs more must bring this much, or it is noise."""
-AS_GOOD = 0.98
+AS_GOOD, WORSE = 0.98, 0.9
 AS_GOOD_AT_BEST = 0.9
 """Loading in the loop is not tried where even at its best it could not reach this much: while it lasts, nothing is loaded ahead."""
 FAR_BEHIND, HOPELESS = 0.75, 0.4
@@ -37,13 +38,16 @@ CLEARLY_BETTER = 1.5
 MOST_PROCESSES, MOST_THREADS = 64, 256
 WAITS_OUTSIDE = 0.5
 """Below this share of computing, samples wait for something that more workers wait for at the same time."""
+AVERAGED_WINDOWS = 4
 LEAST_COMPUTING = 0.005
 """A share that is measured as less is taken as this."""
 WORTH_A_THREAD_S = 0.001
 """A sample that takes less than this waits for nothing outside worth speaking of."""
 NO_CORE = 0.1
 HAND_OVER_S = 150e-6
-"""About what handing a batch from a worker to the loop costs both of them: a batch that loads faster is loaded by the loop."""
+"""About what handing a batch from a worker to the loop costs both of them: a batch that loads faster is loaded by the loop, and
+workers are tried only where there are cores for more than SOME."""
+SOME = 2
 QUICK_BATCH_S = 0.002
 """A batch that loads in less is made by the loop too, while it would wait: what workers have ready meanwhile does not wait for long."""
 LOOP_NEEDS_CORE = 0.3
@@ -155,6 +159,7 @@ class Decision:
 class _Known:
     rate: float
     waits: float = 0.0
+    windows: int = 1  # in the average
     tries: int = 0
     rests: int = 0  # windows until it may be tried again
 
@@ -221,20 +226,22 @@ class Tuner:
             self._odd_windows = self._steady_for = 0
             self._patience = min(LONGEST_REST, 2 * self._patience)
         known = self.known[self.home]
-        known.rate, known.waits = (known.rate + seen.rate) / 2, seen.waits
+        known.windows = min(known.windows + 1, AVERAGED_WINDOWS)
+        known.rate, known.waits = known.rate + (seen.rate - known.rate) / known.windows, seen.waits
 
     def _judge(self, seen: Measured) -> Decision:
         """The end of a trial."""
         trial, home = seen.setting, self.known[self.home]
         rate = seen.rate if self._first_rate is None else (self._first_rate + seen.rate) / 2
         times = rate / max(home.rate, 1e-9)
-        enough = BETTER if trial.workers > self.home.workers else AS_GOOD if seen.waits < WAITING_MATTERS else 1.0
+        enough = AS_GOOD if trial.workers < self.home.workers and seen.waits < WAITING_MATTERS else BETTER
         sure = seen.computing < WAITS_OUTSIDE and times >= CLEARLY_BETTER
         if times >= enough and self._first_rate is None and not sure:
             self._first_rate = seen.rate
             return Decision(trial, "it was better for one window", is_trial=True)
         known = self.known.setdefault(trial, _Known(rate))
-        known.rate, known.waits, self._trial, self._first_rate = rate, seen.waits, None, None
+        known.rate, known.waits, known.windows = rate, seen.waits, 1 + (self._first_rate is not None)
+        self._trial = self._first_rate = None
         if times >= enough:
             before, self.home = self.home, trial
             waited = f"the loop waited for data {home.waits:.0%} of the time with {before}"
@@ -281,21 +288,42 @@ class Tuner:
         fewer = [(Setting(home.kind, needed), _because(seen, f"{needed} could load as much"))] if needed < home.workers else []
         if seen.waits < WAITING_MATTERS:
             return fewer
-        steps = [min(most, more) for more in _steps_up(home.workers, seen) if min(most, more) > home.workers]
-        found = [(Setting(home.kind, more), _because(seen, "there is room for more")) for more in steps]
+        found = [(Setting(home.kind, count), _because(seen, why)) for count, why in self._beside(seen, most, needed)]
         if self.limits.inline and inline_rate(seen) >= AS_GOOD_AT_BEST * seen.rate:
             found.append((INLINE, _because(seen, "handing over may cost more than it brings")))
-        crowded = home.workers > seen.cores and seen.computing >= WAITS_OUTSIDE
-        if home.workers > 1 and (seen.without_core >= NO_CORE or crowded):
-            found.append((Setting(home.kind, home.workers - 1), _because(seen, "the workers lack cores")))
-        return [*found, *fewer]  # where workers that are not busy are waited for, handing over is what takes the time
+        return found
+
+    def _beside(self, seen: Measured, most: int, needed: int) -> list[tuple[int, str]]:
+        """Counts to try where the loop waits: large steps first, and none behind one that was worse, since more of the same is worse
+        still. Fewer of workers that compute: where they lack cores, or are not busy and handing over is what takes the time."""
+        workers = self.home.workers
+        up = [(min(most, count), "there is room for more") for count in _steps_up(workers, seen)]
+        down: list[tuple[int, str]] = []
+        if seen.computing >= WAITS_OUTSIDE:
+            lack = seen.without_core >= NO_CORE or workers > seen.cores
+            why = "the workers lack cores" if lack else "handing over takes more of it than loading"
+            half, quarter_less = workers // 2, workers - -(-workers // 4)
+            steps = (quarter_less, half, workers - 1) if lack else (half, quarter_less)
+            down = [(count, why) for count in steps if lack or needed < workers]
+        found = [each for pair in itertools.zip_longest(up, down) for each in pair if each is not None]
+        return [(count, why) for count, why in found if count > 0 and count != workers and not self._is_behind_a_worse_one(count)]
+
+    def _is_behind_a_worse_one(self, count: int) -> bool:
+        home = self.home
+        enough = WORSE * self.known[home].rate if home in self.known else 0.0
+        between = range(min(count, home.workers), max(count, home.workers) + 1)
+        return any(
+            setting.kind is home.kind and setting.workers in between and setting.workers != count and known.rate < enough
+            for setting, known in self.known.items()
+            if setting != home
+        )
 
     def _from_inline(self, seen: Measured, most: int) -> list[tuple[Setting, str]]:
         per_batch_s = seen.work_s / max(1, seen.batches)
         if most < 1 or not self.limits.kinds or seen.waits < WAITING_MATTERS:
             return []
         if per_batch_s < HAND_OVER_S:
-            return []
+            return [(Setting(kind, SOME), _because(seen, "there are cores to spare")) for kind in self.limits.kinds if most > SOME]
         guess = _guess(seen, most)
         why = _because(seen, "workers load beside it")
         return [(Setting(kind, count), why) for kind in self.limits.kinds for count in self._counts(kind, guess, most)]
