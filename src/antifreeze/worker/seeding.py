@@ -6,8 +6,8 @@
    all three and watch which ones the data set uses; after that only those are seeded. The others are looked at after each task: if
    one has moved after all, the task's samples are fetched again, seeded, and from then on it counts as used. (`look_again`: somebody
    else may have moved them in the meantime.)
-3. One that is used is dealt as many words as samples were seen to draw, and seeded in full only where they draw more than a hand
-   (generators.py): this, too, is looked at after each task, which is fetched again where it had drawn on what was not its own.
+3. One that is used is dealt a hand of words, and seeded in full only where samples have drawn more than that (hands.py): this, too, is
+   looked at after each task, which is fetched again where it had drawn on what was not its own.
 4. A generator that `worker_init_fn` seeded is the user's: it is left alone.
 5. Whoever shares a process with the user's own code (no workers) puts the generators back as they were.
 6. `torch.initial_seed()` stays what torch says: the seed of the worker (of the stream, whoever hosts it), or of the user's own process.
@@ -221,7 +221,7 @@ class SampleSeeds:
         return map(_FIRST, zip(place, *(dealer.deal(self._key, positions) for dealer in self._dealing), strict=False))
 
     def _drew_beyond(self) -> bool:
-        """Whether a sample has used more than it was dealt; from now on it is dealt more, or seeded in full."""
+        """Whether a sample has used more than its hand; from now on such a generator is seeded in full."""
         dealing, self._dealing = self._dealing, []
         return sum(map(Dealer.drew_beyond, dealing)) > 0
 
