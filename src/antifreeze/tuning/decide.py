@@ -46,8 +46,8 @@ WORTH_A_THREAD_S = 0.001
 NO_CORE = 0.1
 HAND_OVER_S = 150e-6
 """About what handing a batch from a worker to the loop costs both of them: a batch that loads faster is loaded by the loop, and
-workers are tried only where there are cores for more than SOME, and stay only where they bring as much as WORTH_WORKERS."""
-SOME, WORTH_WORKERS = 2, 1.15
+workers are tried only where there are cores for SOME, and stay only where they bring as much as WORTH_WORKERS."""
+SOME, WORTH_WORKERS = 4, 1.15
 QUICK_BATCH_S = 0.002
 """A batch that loads in less is made by the loop too, while it would wait: what workers have ready meanwhile does not wait for long."""
 LOOP_NEEDS_CORE = 0.3
@@ -324,7 +324,8 @@ class Tuner:
         if most < 1 or not self.limits.kinds or seen.waits < WAITING_MATTERS:
             return []
         if _per_batch_s(seen) < HAND_OVER_S:
-            return [(Setting(kind, SOME), _because(seen, "there are cores to spare")) for kind in self.limits.kinds if most > SOME]
+            some = min(most // 2, SOME) if most >= SOME else 0
+            return [(Setting(kind, some), _because(seen, "there are cores to spare")) for kind in self.limits.kinds if some]
         guess = _guess(seen, most)
         why = _because(seen, "workers load beside it")
         return [(Setting(kind, count), why) for kind in self.limits.kinds for count in self._counts(kind, guess, most)]
