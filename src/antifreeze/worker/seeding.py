@@ -85,6 +85,14 @@ class SampleSeeds:
     def begin_epoch(self, base_seed: int, epoch: int) -> None:
         self._key = epoch_key(base_seed, epoch)
 
+    def go_on_from(self, other: SampleSeeds) -> None:
+        """What the same data set was seen to draw before need not be found out again."""
+        self._warm_up_left, self._batch_warm_up_left = other._warm_up_left, other._batch_warm_up_left
+        self._promote([generator for generator in self._unused if _is_among(generator, other._used)])
+        self._used_by_batches = [generator for generator in self._dealers if _is_among(generator, other._used_by_batches)]
+        for generator, dealer in self._dealers.items():
+            dealer.in_full |= any(each.in_full for other, each in other._dealers.items() if type(other) is type(generator))
+
     def use_key(self, key: int) -> None:
         """Of the task that comes: it may be of another epoch than the last one (task_key)."""
         self._key = key
@@ -232,6 +240,9 @@ class SampleSeeds:
         self._marks = None
         self.watch()
         self._warm_up_left -= 1
+        self._dealing = list(self._dealers.values())
+        for dealer in self._dealing:
+            dealer.watch()
         try:
             fetch(number)
         finally:
@@ -245,6 +256,10 @@ class SampleSeeds:
         self._marks = None
         self._used += generators
         self._unused = [generator for generator in self._unused if generator not in generators]
+
+
+def _is_among(generator: Generator, others: Sequence[Generator]) -> bool:
+    return any(type(other) is type(generator) for other in others)
 
 
 class KeptState:
