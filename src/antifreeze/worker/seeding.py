@@ -149,9 +149,8 @@ class SampleSeeds:
 
     def late_use(self) -> bool:
         """Whether a generator was used after all since the watch began, or for more than it was dealt; from now on it is seeded."""
-        assert self._marks is not None
         beyond = bool(self._dealing) and self._drew_beyond()
-        if self._glance() == self._glanced:
+        if self._marks is None or self._glance() == self._glanced:  # None: `around_batch` has looked, and has run it again
             self._looked = not beyond
             return beyond
         late = [generator for generator, mark in self._marks if generator.moved_since(mark)]
