@@ -322,6 +322,36 @@ def test_more_than_was_dealt_is_seen_and_dealt_or_seeded_from_then_on(name: str,
     assert len({str(numbers) for numbers in drawn.values()}) == 5
 
 
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("peeked", [1, FEWEST + 1, HAND + 1, 700])
+def test_what_torch_draws_and_takes_back_is_the_samples_own_too(peeked: int, more: int) -> None:
+    def draw() -> list[float]:
+        with torch.random.fork_rng(devices=[]):
+            numbers = torch.rand(peeked).tolist()
+        return [*numbers, *torch.rand(more).tolist()]
+
+    seeds, drawn = SampleSeeds(1, 0), {}
+    for task in range(0, 12, 3):
+        seeds.for_each(task, 3, lambda number, task=task: drawn.update({task + number: draw()}))
+    for position, numbers in drawn.items():
+        seed_for_sample(TorchGenerator(), seeds.seed_of(position))
+        assert draw() == numbers, position
+
+
+def test_the_seal_is_nobodys_business_but_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = torch.get_rng_state()
+    generator = TorchGenerator()
+    mark = generator.mark()
+    assert torch.equal(torch.get_rng_state(), state) and not generator.moved_since(mark)
+    torch.set_rng_state(state)
+    assert not generator.is_sealed() and generator.moved_since(mark)
+    monkeypatch.setattr(module, "_seal_breaks", lambda: False)
+    unsealed = TorchGenerator()
+    mark = unsealed.mark()
+    torch.set_rng_state(state)
+    assert unsealed.is_sealed() and not unsealed.moved_since(mark)
+
+
 def test_a_task_that_was_broken_off_says_nothing_about_what_comes_next() -> None:
     seeds, calls = SampleSeeds(1, 0), []
     seeds.for_each(0, seeding.WARM_UP, lambda number: random.random())

@@ -10,7 +10,9 @@
    on top, so its numbers begin as they had begun.
 3. `dealing` writes the beginnings of many hands at once, and moves the position from one to the next: that is what most samples need,
    and costs little between them. The position tells of a sample that has drawn more than it was dealt.
-4. Where the words lie in memory is found with a generator of our own, and shown to be so. Where it is not, getstate and the like
+4. Whoever sets torch's state (`fork_rng`, `set_rng_state`) may have drawn before and put everything back: it breaks a seal behind the
+   words, four bytes that nobody reads. `random` and `numpy.random` leave no such trace.
+5. Where the words lie in memory is found with a generator of our own, and shown to be so. Where it is not, getstate and the like
    serve: every sample is seeded in full, and its numbers are the same.
 """
 
@@ -53,6 +55,12 @@ class Generator(Protocol):
     """What changes with every use beyond the hand; None where that is not known: then every sample has to be seeded in full."""
 
     def seed(self, seed: int) -> None: ...
+
+    def seal(self) -> None:
+        """So that setting its state shows; `mark` does it too."""
+
+    def is_sealed(self) -> bool:
+        """Also where there is no seal."""
 
     def deal(self, hand: bytes) -> None: ...
 
@@ -131,11 +139,21 @@ class _Twister:
                 if not start <= at[0] <= end:
                     self.drawn = max(self.drawn, at[0] - start if at[0] > start else _WORDS)
 
+    def seal(self) -> None:
+        pass
+
+    def is_sealed(self) -> bool:
+        return True
+
     def mark(self) -> Any:
-        return b"".join(self.memories) if self.memories else self._comparable()
+        self.seal()
+        return self._seen()
 
     def moved_since(self, mark: Any) -> bool:
-        return bool(self.mark() != mark)
+        return bool(self._seen() != mark)
+
+    def _seen(self) -> Any:
+        return b"".join(self.memories) if self.memories else self._comparable()
 
     def save(self) -> Any:
         return [bytes(memory) for memory in self._all] if self._all else self._state()
@@ -194,8 +212,8 @@ class PythonGenerator(_Twister):
     def seed(self, seed: int) -> None:
         self.instance.seed(seed)
 
-    def mark(self) -> Any:
-        return super().mark(), self.instance.gauss_next
+    def _seen(self) -> Any:
+        return super()._seen(), self.instance.gauss_next
 
     def save(self) -> Any:
         return super().save(), self.instance.gauss_next
@@ -295,6 +313,9 @@ def _found_gauss() -> int | None:
 
 _SEED_BYTES, _HEAD_BYTES, _ENGINE_BYTES, _NORMALS_BYTES = 8, 20, 2520, 24
 """Of torch's engine: seed, left, seeded, next, then the words; behind it the second halves of gaussian pairs."""
+_SEAL = b"SEAL"
+_SEAL_AT = _HEAD_BYTES + _WORD_BYTES
+"""Its last bytes, which are padding: drawing leaves them alone, and a new state or seed is copied with whatever padding it has."""
 _STATE_HEAD_WORDS = 3
 """Of what get_state gives, in 64 bits each: seed; left and seeded; next; then the words, and the second halves."""
 
@@ -305,13 +326,16 @@ class TorchGenerator(_Twister):
     def __init__(self, instance: torch.Generator | None = None, by_memory: bool | None = None) -> None:
         super().__init__(torch.default_generator if instance is None else instance)
         self._initial_seed: memoryview | None = None
+        self._seal: memoryview | None = None
         offset = _offset_of_torchs_engine() if by_memory is None else _found_engine() if by_memory else None
         if offset is not None:
             address = generator_address(self.instance) + offset
             head = _memory_at(address, _HEAD_BYTES)
             self._normals = _memory_at(address + _ENGINE_BYTES, _NORMALS_BYTES)
             self._initial_seed, position = head[:_SEED_BYTES], head[_SEED_BYTES:]
-            self._has_words(_memory_at(address + _HEAD_BYTES, _WORD_BYTES), position, self._normals, self._initial_seed)
+            self._seal = _memory_at(address + _SEAL_AT, len(_SEAL)) if _seal_breaks() else None
+            words, seals = _memory_at(address + _HEAD_BYTES, _WORD_BYTES), [] if self._seal is None else [self._seal]
+            self._has_words(words, position, self._normals, self._initial_seed, *seals)
             self._no_normals = _no_normals()
 
     def seed(self, seed: int) -> None:
@@ -334,6 +358,13 @@ class TorchGenerator(_Twister):
             self.instance.set_state(state)
         else:
             self._initial_seed[:] = said
+
+    def seal(self) -> None:
+        if self._seal is not None:
+            self._seal[:] = _SEAL
+
+    def is_sealed(self) -> bool:
+        return self._seal is None or self._seal == _SEAL
 
     @classmethod
     def position_at(cls, word: int) -> bytes:
@@ -400,6 +431,25 @@ def _found_engine() -> int | None:
     memory = ctypes.string_at(generator_address(probe), _SEARCHED_BYTES)
     at = memory.find(words[: _SEARCHED_BYTES // 4]) - _HEAD_BYTES
     return at if at >= 0 and memory[at : at + _SEED_BYTES] == state[:_SEED_BYTES].tobytes() else None
+
+
+@cache
+def _seal_breaks() -> bool:
+    """Whether the padding is there, and as said: whatever is drawn or asked it stays, and with a new state it does not."""
+    found, probe = _found_engine(), torch.Generator()
+    assert found is not None
+    seal = _memory_at(generator_address(probe) + found + _SEAL_AT, _ENGINE_BYTES - _SEAL_AT)
+    if len(seal) != len(_SEAL):
+        return False
+    for _ in range(3):
+        seal[:] = _SEAL
+        torch.rand(2 * _WORDS, generator=probe)
+        torch.randn(1, generator=probe)
+        state, kept = probe.get_state(), seal == _SEAL
+        probe.set_state(state)
+        if not kept or seal == _SEAL:
+            return False
+    return True
 
 
 @cache

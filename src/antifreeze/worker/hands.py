@@ -43,6 +43,7 @@ class Dealer:
         else:
             self._stock = self._generator.stock and bytes(self._generator.stock)
             self._generator.drawn = 0
+            self._generator.seal()
             self._hands = self._generator.dealing(self._hands_of(self._words, key, positions), self._words)
         return self._hands
 
@@ -51,7 +52,8 @@ class Dealer:
         if self._words is None:
             return False
         next(self._hands, None)  # it looks at what the last sample has drawn
-        drawn = self._generator.drawn if self._generator.stock == self._stock else HAND + 1
+        is_as_dealt = self._generator.stock == self._stock and self._generator.is_sealed()
+        drawn = self._generator.drawn if is_as_dealt else HAND + 1
         if drawn > self._words:
             self._words = next((words for words in (FEWEST, 2 * FEWEST, 4 * FEWEST, HAND) if words >= drawn), None)
         return bool(drawn)
