@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -350,6 +352,68 @@ def test_the_seal_is_nobodys_business_but_ours(monkeypatch: pytest.MonkeyPatch) 
     mark = unsealed.mark()
     torch.set_rng_state(state)
     assert unsealed.is_sealed() and not unsealed.moved_since(mark)
+
+
+# --- numpy's bit generator exchanged for another one ------------------------------------------------------------------
+
+
+@pytest.fixture
+def numpys_own() -> Iterator[Any]:
+    own = np.random.mtrand.get_bit_generator()
+    yield own
+    np.random.mtrand.set_bit_generator(own)
+
+
+@pytest.mark.parametrize("kind", [np.random.MT19937, np.random.PCG64, np.random.Philox])
+def test_samples_draw_from_numpys_new_bit_generator_as_from_any(kind: type[Any], numpys_own: Any) -> None:
+    def draws(exchange_at: int) -> list[float]:
+        seeds, drawn = SampleSeeds(1, 0), {}
+
+        def fetch(position: int) -> None:
+            if position == exchange_at:
+                np.random.mtrand.set_bit_generator(kind(5))
+            drawn[position] = float(np.random.normal())
+
+        for task in range(0, 24, 4):
+            seeds.for_each(task, 4, lambda number, task=task: fetch(task + number))
+        return [drawn[position] for position in range(13, 24)]
+
+    late = draws(12)
+    assert late == draws(0) and len(set(late)) == len(late)
+
+
+@pytest.mark.parametrize("kind", [np.random.MT19937, np.random.PCG64])
+def test_the_user_may_exchange_it_between_batches_and_a_sample_does_so_for_itself(kind: type[Any], numpys_own: Any) -> None:
+    kept = KeptState()
+    np.random.mtrand.set_bit_generator(kind(5))
+    users = np.random.mtrand.get_bit_generator()
+    before = str(users.state)
+    for _ in range(2):
+        kept.run(lambda: np.random.rand(3))
+        kept.run(lambda: np.random.mtrand.set_bit_generator(np.random.MT19937(6)))
+        kept.begin()
+        np.random.rand(3)
+        assert kept.end()
+    assert np.random.mtrand.get_bit_generator() is users and str(users.state) == before
+
+
+def test_one_that_was_exchanged_lives_as_long_as_its_memory_is_looked_at(numpys_own: Any) -> None:
+    np.random.mtrand.set_bit_generator(np.random.MT19937(5))
+    there = weakref.ref(np.random.mtrand.get_bit_generator().lock)  # itself it cannot be referred to weakly
+    generator = NumpyGenerator()
+    hands = generator.dealing(bytes(4 * FEWEST * 2), FEWEST)
+    next(hands)
+    np.random.mtrand.set_bit_generator(np.random.MT19937(6))
+    generator.seal()
+    gc.collect()
+    assert there() is not None
+    next(hands)
+    del hands
+    gc.collect()
+    assert there() is None
+
+
+# --- broken off ---
 
 
 def test_a_task_that_was_broken_off_says_nothing_about_what_comes_next() -> None:

@@ -31,19 +31,19 @@ class Dealer:
     def __init__(self, generator: Generator) -> None:
         self._generator = generator
         self._words = None if generator.stock is None else FEWEST  # None: seeded in full
-        self._stock: memoryview | bytes | None = None
+        self._stock: memoryview | bytes = b""
         self._hands: Iterator[None] = iter(())
         self._last: tuple[int, int] | None = None  # key, and position after the last sample of the last task
         self._ahead = (0, 0, range(0), b"")  # key, words and positions of what was made, and that
 
     def deal(self, key: int, positions: Sequence[int]) -> Iterator[None]:
         """With each `next` the generator is that of the sample at the next position."""
-        if self._words is None:
-            self._hands = _in_full(self._generator, seeds_at(key, positions))
+        self._generator.seal()
+        if self._words is None or self._generator.stock is None:
+            self._words, self._hands = None, _in_full(self._generator, seeds_at(key, positions))
         else:
-            self._stock = self._generator.stock and bytes(self._generator.stock)
+            self._stock = bytes(self._generator.stock)
             self._generator.drawn = 0
-            self._generator.seal()
             self._hands = self._generator.dealing(self._hands_of(self._words, key, positions), self._words)
         return self._hands
 

@@ -284,6 +284,7 @@ class KeptState:
             if generator.moved_since(self._saved[number][0]):
                 self._saved[number] = (generator.mark(), generator.save())
                 self._look_again()
+        self._glance = glance_at(self._generators)  # where they lie now
         self._glanced = self._glance()
 
     def _put_back(self) -> list[Generator]:
