@@ -207,6 +207,53 @@ def test_a_collate_sees_its_own_numbers_whoever_else_draws_from_the_generator(fi
     assert len(calls) == len(expected) + (first_use > 0), "its first use makes it run again, and only that"
 
 
+def test_a_collate_that_raises_at_its_first_use_is_judged_by_its_own_numbers() -> None:
+    def outcome(first_use: int) -> list[Any]:
+        seeds, outcomes = SampleSeeds(1, 0), []
+
+        def collate() -> float:
+            drawn = random.random()
+            if drawn < 0.5:
+                raise ValueError(drawn)
+            return drawn
+
+        for batch in range(32):
+            try:
+                outcomes.append(seeds.around_batch(4 * batch, collate if batch >= first_use else int, collating=True))
+            except ValueError as error:
+                outcomes.append(str(error))
+        return outcomes
+
+    always = outcome(0)
+    assert {type(each) for each in always} == {float, str}
+    for first_use in range(1, 31):
+        begin()  # whatever is drawn unseeded
+        random.seed(first_use)
+        assert outcome(first_use)[first_use:] == always[first_use:], first_use
+
+
+def test_a_collate_may_begin_to_use_one_generator_because_of_another() -> None:
+    def collate() -> tuple[float, float]:
+        first = random.random()
+        return first, float(np.random.rand()) if first < 0.5 else 0.0
+
+    always = [SampleSeeds(1, 0).around_batch(4 * batch, collate, collating=True) for batch in range(16)]
+    for batch in range(16):
+        seeds = SampleSeeds(1, 0)
+        for _ in range(seeding.BATCH_WARM_UP):
+            seeds.around_batch(0, int, collating=True)
+        random.seed(2)  # it begins with 0.96
+        assert seeds.around_batch(4 * batch, collate, collating=True) == always[batch]
+
+
+def test_what_a_collate_draws_is_no_use_by_the_samples() -> None:
+    seeds, asked = SampleSeeds(1, 0), []
+    for batch in range(8):
+        seeds.for_each(4 * batch, 4, asked.append)
+        seeds.around_batch(4 * batch, random.random, collating=True)
+    assert len(asked) == 32 and seeds.samples_need_none()
+
+
 def test_seeds_differ_by_seed_epoch_and_position() -> None:
     seeds = {sample_seed(base, epoch, position) for base in (0, 1, -5, 2**63) for epoch in range(4) for position in range(500)}
     assert len(seeds) == 4 * 4 * 500
