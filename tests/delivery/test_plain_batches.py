@@ -57,6 +57,26 @@ def test_the_users_own_generators_are_left_alone_by_a_late_use(name: str) -> Non
     assert after(64) == after(8)
 
 
+class Draws(Dataset[Any]):
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, random.random()
+
+    def __len__(self) -> int:
+        return 64
+
+
+@pytest.mark.parametrize("name", sorted(DRAWS))
+def test_a_collate_function_may_draw_late_where_samples_have_drawn_all_along(name: str) -> None:
+    def collate(samples: list[Any]) -> Any:
+        return samples, DRAWS[name]() if samples[0][0] >= LATE else 0.0
+
+    def epoch(workers: int) -> list[Any]:
+        torch.manual_seed(3)
+        return list(DataLoader(Draws(), batch_size=4, num_workers=workers, collate_fn=collate))
+
+    assert epoch(0) == epoch(2)
+
+
 def test_what_the_loop_itself_draws_is_no_use_by_the_data_set() -> None:
     data = Uses(lambda: 0.0)
     for _ in DataLoader(data, batch_size=4):

@@ -42,6 +42,22 @@ def test_inside_all_is_as_it_was_and_afterwards_as_it_is() -> None:
     assert draw() not in first
 
 
+@pytest.mark.parametrize("exchanged", ["before", "meanwhile"])
+def test_another_bit_generator_of_numpys_is_left_as_it_is(exchanged: str) -> None:
+    own = np.random.mtrand.get_bit_generator()
+    try:
+        saved = snapshot() if exchanged == "meanwhile" else None
+        np.random.mtrand.set_bit_generator(np.random.PCG64(3))
+        saved = saved or snapshot()
+        drawn = random.random()
+        with as_it_was(saved, ()):
+            assert random.random() == drawn
+            np.random.rand()
+        assert saved == json.loads(json.dumps(saved))
+    finally:
+        np.random.mtrand.set_bit_generator(own)
+
+
 def test_also_after_an_exception() -> None:
     saved = snapshot()
     draw()

@@ -218,7 +218,12 @@ def test_whatever_is_measured_decisions_stay_within_their_bounds(
     tuner = Tuner(Limits(inline, most=places), INLINE if inline else processes(min(places, cores)))
     now = tuner.home
     for rate, waits, work_s, cpu, queued in windows:
-        window = Measured(now, max(1, int(rate)), 3, 1.0, waits, work_s, cpu * work_s, queued * work_s, cores, 4, batch_bytes, budget)
+        window = Measured(
+            *(now, max(1, int(rate)), 3, 1.0, waits, work_s, cpu * work_s, queued * work_s, cores),
+            batch_tasks=4,
+            batch_bytes=batch_bytes,
+            budget_bytes=budget,
+        )
         decision = tuner.decide(window)
         now = decision.setting
         assert decision.why
@@ -312,6 +317,15 @@ def test_samples_that_wait_get_twice_as_many_workers_where_four_times_was_too_mu
     tuner = Tuner(Limits(inline=True), INLINE)
     used = run(tuner, lambda setting: float(min(16, max(1, setting.workers))) if setting.workers <= 16 else 8.0, 40, cpu_s=0.01)
     assert processes(32) in used and tuner.home == processes(16)
+
+
+def test_nothing_is_tried_that_memory_has_become_too_small_for() -> None:
+    tuner, now, tried = Tuner(Limits(inline=True), INLINE), INLINE, []
+    for number in range(60):
+        available_bytes = 10_000 if number < 4 else 400
+        now = tuner.decide(seen(now, cores=32, available_bytes=available_bytes, worker_bytes=100)).setting
+        tried.append(now.workers)
+    assert max(tried[:4]) > 3 >= max(tried[4:])
 
 
 def test_samples_that_wait_are_not_denied_workers_for_lack_of_cores() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from antifreeze.worker import generators as module
 from antifreeze.worker import seeding
-from antifreeze.worker.generators import HAND, NumpyGenerator, PythonGenerator, TorchGenerator, global_generators
+from antifreeze.worker.generators import HAND, HAND_BYTES, NumpyGenerator, PythonGenerator, TorchGenerator, global_generators
 from antifreeze.worker.hands import mix, seed_at, seed_for_sample, seeds_at
 from antifreeze.worker.seeding import KeptState, SampleSeeds, sample_seed
 
@@ -205,6 +207,53 @@ def test_a_collate_sees_its_own_numbers_whoever_else_draws_from_the_generator(fi
     assert len(calls) == len(expected) + (first_use > 0), "its first use makes it run again, and only that"
 
 
+def test_a_collate_that_raises_at_its_first_use_is_judged_by_its_own_numbers() -> None:
+    def outcome(first_use: int) -> list[Any]:
+        seeds, outcomes = SampleSeeds(1, 0), []
+
+        def collate() -> float:
+            drawn = random.random()
+            if drawn < 0.5:
+                raise ValueError(drawn)
+            return drawn
+
+        for batch in range(32):
+            try:
+                outcomes.append(seeds.around_batch(4 * batch, collate if batch >= first_use else int, collating=True))
+            except ValueError as error:
+                outcomes.append(str(error))
+        return outcomes
+
+    always = outcome(0)
+    assert {type(each) for each in always} == {float, str}
+    for first_use in range(1, 31):
+        begin()  # whatever is drawn unseeded
+        random.seed(first_use)
+        assert outcome(first_use)[first_use:] == always[first_use:], first_use
+
+
+def test_a_collate_may_begin_to_use_one_generator_because_of_another() -> None:
+    def collate() -> tuple[float, float]:
+        first = random.random()
+        return first, float(np.random.rand()) if first < 0.5 else 0.0
+
+    always = [SampleSeeds(1, 0).around_batch(4 * batch, collate, collating=True) for batch in range(16)]
+    for batch in range(16):
+        seeds = SampleSeeds(1, 0)
+        for _ in range(seeding.BATCH_WARM_UP):
+            seeds.around_batch(0, int, collating=True)
+        random.seed(2)  # it begins with 0.96
+        assert seeds.around_batch(4 * batch, collate, collating=True) == always[batch]
+
+
+def test_what_a_collate_draws_is_no_use_by_the_samples() -> None:
+    seeds, asked = SampleSeeds(1, 0), []
+    for batch in range(8):
+        seeds.for_each(4 * batch, 4, asked.append)
+        seeds.around_batch(4 * batch, random.random, collating=True)
+    assert len(asked) == 32 and seeds.samples_need_none()
+
+
 def test_seeds_differ_by_seed_epoch_and_position() -> None:
     seeds = {sample_seed(base, epoch, position) for base in (0, 1, -5, 2**63) for epoch in range(4) for position in range(500)}
     assert len(seeds) == 4 * 4 * 500
@@ -320,6 +369,98 @@ def test_more_than_a_hand_is_seen_and_seeded_from_then_on(name: str, draws: int)
         seed_for_sample(GENERATORS[name](), seeds.seed_of(100 + number))
         assert draw[name]() == numbers
     assert len({str(numbers) for numbers in drawn.values()}) == 5
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("peeked", [1, HAND, HAND + 1, 700])
+def test_what_torch_draws_and_takes_back_is_the_samples_own_too(peeked: int, more: int) -> None:
+    def draw() -> list[float]:
+        with torch.random.fork_rng(devices=[]):
+            numbers = torch.rand(peeked).tolist()
+        return [*numbers, *torch.rand(more).tolist()]
+
+    seeds, drawn = SampleSeeds(1, 0), {}
+    for task in range(0, 12, 3):
+        seeds.for_each(task, 3, lambda number, task=task: drawn.update({task + number: draw()}))
+    for position, numbers in drawn.items():
+        seed_for_sample(TorchGenerator(), seeds.seed_of(position))
+        assert draw() == numbers, position
+
+
+def test_the_seal_is_nobodys_business_but_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = torch.get_rng_state()
+    generator = TorchGenerator()
+    mark = generator.mark()
+    assert torch.equal(torch.get_rng_state(), state) and not generator.moved_since(mark)
+    torch.set_rng_state(state)
+    assert not generator.is_sealed() and generator.moved_since(mark)
+    monkeypatch.setattr(module, "_seal_breaks", lambda: False)
+    unsealed = TorchGenerator()
+    mark = unsealed.mark()
+    torch.set_rng_state(state)
+    assert unsealed.is_sealed() and not unsealed.moved_since(mark)
+
+
+# --- numpy's bit generator exchanged for another one ------------------------------------------------------------------
+
+
+@pytest.fixture
+def numpys_own() -> Iterator[Any]:
+    own = np.random.mtrand.get_bit_generator()
+    yield own
+    np.random.mtrand.set_bit_generator(own)
+
+
+@pytest.mark.parametrize("kind", [np.random.MT19937, np.random.PCG64, np.random.Philox])
+def test_samples_draw_from_numpys_new_bit_generator_as_from_any(kind: type[Any], numpys_own: Any) -> None:
+    def draws(exchange_at: int) -> list[float]:
+        seeds, drawn = SampleSeeds(1, 0), {}
+
+        def fetch(position: int) -> None:
+            if position == exchange_at:
+                np.random.mtrand.set_bit_generator(kind(5))
+            drawn[position] = float(np.random.normal())
+
+        for task in range(0, 24, 4):
+            seeds.for_each(task, 4, lambda number, task=task: fetch(task + number))
+        return [drawn[position] for position in range(13, 24)]
+
+    late = draws(12)
+    assert late == draws(0) and len(set(late)) == len(late)
+
+
+@pytest.mark.parametrize("kind", [np.random.MT19937, np.random.PCG64])
+def test_the_user_may_exchange_it_between_batches_and_a_sample_does_so_for_itself(kind: type[Any], numpys_own: Any) -> None:
+    kept = KeptState()
+    np.random.mtrand.set_bit_generator(kind(5))
+    users = np.random.mtrand.get_bit_generator()
+    before = str(users.state)
+    for _ in range(2):
+        kept.run(lambda: np.random.rand(3))
+        kept.run(lambda: np.random.mtrand.set_bit_generator(np.random.MT19937(6)))
+        kept.begin()
+        np.random.rand(3)
+        assert kept.end()
+    assert np.random.mtrand.get_bit_generator() is users and str(users.state) == before
+
+
+def test_one_that_was_exchanged_lives_as_long_as_its_memory_is_looked_at(numpys_own: Any) -> None:
+    np.random.mtrand.set_bit_generator(np.random.MT19937(5))
+    there = weakref.ref(np.random.mtrand.get_bit_generator().lock)  # itself it cannot be referred to weakly
+    generator = NumpyGenerator()
+    hands = generator.dealing(bytes(2 * HAND_BYTES))
+    next(hands)
+    np.random.mtrand.set_bit_generator(np.random.MT19937(6))
+    generator.seal()
+    gc.collect()
+    assert there() is not None
+    next(hands)
+    del hands
+    gc.collect()
+    assert there() is None
+
+
+# --- broken off ---
 
 
 def test_a_task_that_was_broken_off_says_nothing_about_what_comes_next() -> None:

@@ -18,13 +18,21 @@ _OF_THE_PROCESS = frozenset({"torch", "random", "numpy"})
 def snapshot(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
     """All generators a sampler may draw from, as plain data: the process's, and the loader's and the sampler's own."""
     version, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "torch": _told(torch.default_generator),
         "random": [version, list(words), gauss],
-        "numpy": [str(name), np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
+        "numpy": _numpys(),
         "generators": generator_states(generators),
     }
+
+
+def _numpys() -> list[Any] | None:
+    """None where its bit generator was exchanged for one of another kind: an order that is drawn from that one is not drawn again."""
+    state: Any = np.random.get_state(legacy=False)
+    if state["bit_generator"] != "MT19937":
+        return None
+    words = state["state"]
+    return [state["bit_generator"], words["key"].tolist(), int(words["pos"]), int(state["has_gauss"]), float(state["gauss"])]
 
 
 def own_generators(loader_generator: torch.Generator | None, sampler: Any) -> list[torch.Generator]:
@@ -60,13 +68,14 @@ def as_it_was(saved: dict[str, Any], generators: Sequence[torch.Generator], draw
     own stay where the drawing leaves them, as they would have without an interruption; and so does, of the process's, what is in
     that very state again, where nothing had been drawn from it yet."""
     now = snapshot()
-    stay = set() if drawn_before else {name for name in _OF_THE_PROCESS if now[name] == saved[name]}
-    _put(saved, _OF_THE_PROCESS)
+    known = {name for name in _OF_THE_PROCESS if now[name] is not None and saved[name] is not None}
+    stay = set() if drawn_before else {name for name in known if now[name] == saved[name]}
+    _put(saved, known)
     set_generator_states(generators, saved["generators"])
     try:
         yield
     finally:
-        _put(now, _OF_THE_PROCESS - stay)
+        _put(now, known - stay)
 
 
 def _put(saved: dict[str, Any], names: Set[str]) -> None:

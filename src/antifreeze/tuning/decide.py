@@ -337,7 +337,7 @@ class Tuner:
         best = max(rates, key=rates.__getitem__, default=0)
         if rates and rates[best] >= FAR_BEHIND * self.known[self.home].rate:
             step = max(1, best // 4)
-            counts += [max(1, best - step), min(most, best + step)]
+            counts += [max(1, min(most, best - step)), min(most, best + step)]  # there may be room for fewer than there was
         return list(dict.fromkeys(counts))
 
     def _most(self, seen: Measured) -> int:

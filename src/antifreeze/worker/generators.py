@@ -10,7 +10,9 @@
    on top, so its numbers begin as they had begun.
 3. `dealing` writes many hands at once, and moves the position from one to the next, which costs little between samples. The position
    tells of one that has drawn more than its hand.
-4. Where the words lie in memory is found with a generator of our own, and shown to be so. Where it is not, getstate and the like
+4. Whoever sets torch's state (`fork_rng`, `set_rng_state`) may have drawn before and put everything back: it breaks a seal behind the
+   words, four bytes that nobody reads. `random` and `numpy.random` leave no such trace.
+5. Where the words lie in memory is found with a generator of our own, and shown to be so. Where it is not, getstate and the like
    serve: every sample is seeded in full, and its numbers are the same.
 """
 
@@ -54,6 +56,15 @@ class Generator(Protocol):
 
     def seed(self, seed: int) -> None: ...
 
+    def seal(self) -> None:
+        """So that it shows where its state is set as a whole, or its words lie elsewhere from now on; `mark` does it too."""
+
+    def is_sealed(self) -> bool:
+        """Also where there is no seal."""
+
+    def seen(self) -> Any:
+        """What `mark` gives, with nothing sealed."""
+
     def deal(self, hand: bytes) -> None: ...
 
     def dealing(self, hands: bytes) -> Iterator[None]:
@@ -80,16 +91,23 @@ def glance_at(generators: Sequence[Generator]) -> Callable[[], Any]:
     """What differs as soon as one of them has moved: all of their memory in one go, where that is known."""
     memories = [memory for generator in generators for memory in generator.memories]
     if not all(generator.memories for generator in generators):
-        return lambda: [generator.mark() for generator in generators]
-    python = next((generator.instance for generator in generators if isinstance(generator, PythonGenerator)), None)
-    if python is None:
-        return lambda: b"".join(memories)
-    return lambda: (b"".join(memories), python.gauss_next)
+        return lambda: [generator.seen() for generator in generators]
+    python = next((generator.instance for generator in generators if isinstance(generator, PythonGenerator)), _Nobodys)
+    numpy = next((generator.instance for generator in generators if isinstance(generator, NumpyGenerator)), _Nobodys)
+    return lambda: (b"".join(memories), python.gauss_next, numpy._bit_generator)
 
 
-def _memory_at(address: int, size: int) -> memoryview:
-    """Of a generator that lives longer than whoever looks at it."""
-    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
+class _Nobodys:
+    """Where there is no such generator."""
+
+    gauss_next = _bit_generator = None
+
+
+def _memory_at(address: int, size: int, owner: Any) -> memoryview:
+    """Of `owner`, which lives as long as somebody looks at it."""
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    memory.owner = owner  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")
 
 
 class _Twister:
@@ -131,11 +149,21 @@ class _Twister:
                 if not start <= at[0] <= end:
                     self.beyond = True
 
+    def seal(self) -> None:
+        pass
+
+    def is_sealed(self) -> bool:
+        return True
+
     def mark(self) -> Any:
-        return b"".join(self.memories) if self.memories else self._comparable()
+        self.seal()
+        return self.seen()
 
     def moved_since(self, mark: Any) -> bool:
-        return bool(self.mark() != mark)
+        return bool(self.seen() != mark)
+
+    def seen(self) -> Any:
+        return b"".join(self.memories) if self.memories else self._comparable()
 
     def save(self) -> Any:
         return [bytes(memory) for memory in self._all] if self._all else self._state()
@@ -189,13 +217,13 @@ class PythonGenerator(_Twister):
         super().__init__(random.seed.__self__ if instance is None else instance)  # type: ignore[attr-defined]
         if _python_state_is_behind_the_header() if by_memory is None else by_memory:
             address = id(self.instance) + object.__basicsize__
-            self._has_words(_memory_at(address + 4, _WORD_BYTES), _memory_at(address, 4))
+            self._has_words(_memory_at(address + 4, _WORD_BYTES, self.instance), _memory_at(address, 4, self.instance))
 
     def seed(self, seed: int) -> None:
         self.instance.seed(seed)
 
-    def mark(self) -> Any:
-        return super().mark(), self.instance.gauss_next
+    def seen(self) -> Any:
+        return super().seen(), self.instance.gauss_next
 
     def save(self) -> Any:
         return super().save(), self.instance.gauss_next
@@ -245,22 +273,52 @@ class NumpyGenerator(_Twister):
 
     def __init__(self, instance: Any = None, by_memory: bool | None = None) -> None:
         super().__init__(np.random.mtrand._rand if instance is None else instance)
-        self._bits = self.instance._bit_generator  # kept: its memory is written to
+        self._gauss_at = _offset_of_numpys_gauss() if by_memory is None else _found_gauss() if by_memory else None
+        self._find_words()
+
+    def _find_words(self) -> None:
+        """Of the bit generator that it draws from now: `numpy.random.set_bit_generator` gives it another one."""
+        self._bits = self.instance._bit_generator
         self._is_twister = type(self._bits).__name__ == "MT19937"
-        gauss_at = _offset_of_numpys_gauss() if by_memory is None else _found_gauss() if by_memory else None
-        if self._is_twister and gauss_at is not None:
-            address = self._bits.ctypes.state_address
-            self._gauss = _memory_at(id(self.instance) + gauss_at, _GAUSS_BYTES)
-            self._has_words(_memory_at(address, _WORD_BYTES), _memory_at(address + _WORD_BYTES, 4), self._gauss)
+        self.memories, self.stock, self._all = [], None, ()
+        if self._is_twister and self._gauss_at is not None:
+            address, bits = self._bits.ctypes.state_address, self._bits
+            self._gauss = _memory_at(id(self.instance) + self._gauss_at, _GAUSS_BYTES, self.instance)
+            self._has_words(_memory_at(address, _WORD_BYTES, bits), _memory_at(address + _WORD_BYTES, 4, bits), self._gauss)
+
+    def seal(self) -> None:
+        if not self.is_sealed():
+            self._find_words()
+
+    def is_sealed(self) -> bool:
+        return self.instance._bit_generator is self._bits
 
     def seed(self, seed: int) -> None:
-        self.instance.seed(seed & 0xFFFFFFFF)
+        self.seal()
+        if self._is_twister:
+            self.instance.seed(seed & 0xFFFFFFFF)
+        else:
+            self.instance.set_state({**type(self._bits)(seed & 0xFFFFFFFF).state, "has_gauss": 0, "gauss": 0.0})
+
+    def seen(self) -> Any:
+        return super().seen() if self.is_sealed() else None
+
+    def save(self) -> Any:
+        self.seal()
+        return self._bits, super().save()
+
+    def restore(self, saved: Any) -> None:
+        bits, state = saved
+        if self.instance._bit_generator is not bits:
+            np.random.mtrand.set_bit_generator(bits)
+        self.seal()
+        super().restore(state)
 
     def _forget_pair(self) -> None:
         self._gauss[:] = self._NO_GAUSS
 
     def _state(self) -> Any:
-        return self.instance.get_state()
+        return self.instance.get_state(legacy=self._is_twister)
 
     def _comparable(self) -> Any:
         state = self._state()
@@ -295,6 +353,9 @@ def _found_gauss() -> int | None:
 
 _SEED_BYTES, _HEAD_BYTES, _ENGINE_BYTES, _NORMALS_BYTES = 8, 20, 2520, 24
 """Of torch's engine: seed, left, seeded, next, then the words; behind it the second halves of gaussian pairs."""
+_SEAL = b"SEAL"
+_SEAL_AT = _HEAD_BYTES + _WORD_BYTES
+"""Its last bytes, which are padding: drawing leaves them alone, and a new state or seed is copied with whatever padding it has."""
 _STATE_HEAD_WORDS = 3
 """Of what get_state gives, in 64 bits each: seed; left and seeded; next; then the words, and the second halves."""
 
@@ -305,13 +366,15 @@ class TorchGenerator(_Twister):
     def __init__(self, instance: torch.Generator | None = None, by_memory: bool | None = None) -> None:
         super().__init__(torch.default_generator if instance is None else instance)
         self._initial_seed: memoryview | None = None
+        self._seal: memoryview | None = None
         offset = _offset_of_torchs_engine() if by_memory is None else _found_engine() if by_memory else None
         if offset is not None:
             address = generator_address(self.instance) + offset
-            head = _memory_at(address, _HEAD_BYTES)
-            self._normals = _memory_at(address + _ENGINE_BYTES, _NORMALS_BYTES)
+            head, words = _memory_at(address, _HEAD_BYTES, self.instance), _memory_at(address + _HEAD_BYTES, _WORD_BYTES, self.instance)
+            self._normals = _memory_at(address + _ENGINE_BYTES, _NORMALS_BYTES, self.instance)
             self._initial_seed, position = head[:_SEED_BYTES], head[_SEED_BYTES:]
-            self._has_words(_memory_at(address + _HEAD_BYTES, _WORD_BYTES), position, self._normals, self._initial_seed)
+            self._seal = _memory_at(address + _SEAL_AT, len(_SEAL), self.instance) if _seal_breaks() else None
+            self._has_words(words, position, self._normals, self._initial_seed, *([] if self._seal is None else [self._seal]))
             self._no_normals = _no_normals()
 
     def seed(self, seed: int) -> None:
@@ -334,6 +397,13 @@ class TorchGenerator(_Twister):
             self.instance.set_state(state)
         else:
             self._initial_seed[:] = said
+
+    def seal(self) -> None:
+        if self._seal is not None:
+            self._seal[:] = _SEAL
+
+    def is_sealed(self) -> bool:
+        return self._seal is None or self._seal == _SEAL
 
     @classmethod
     def position_at(cls, word: int) -> bytes:
@@ -400,6 +470,25 @@ def _found_engine() -> int | None:
     memory = ctypes.string_at(generator_address(probe), _SEARCHED_BYTES)
     at = memory.find(words[: _SEARCHED_BYTES // 4]) - _HEAD_BYTES
     return at if at >= 0 and memory[at : at + _SEED_BYTES] == state[:_SEED_BYTES].tobytes() else None
+
+
+@cache
+def _seal_breaks() -> bool:
+    """Whether the padding is there, and as said: whatever is drawn or asked it stays, and with a new state it does not."""
+    found, probe = _found_engine(), torch.Generator()
+    assert found is not None
+    seal = _memory_at(generator_address(probe) + found + _SEAL_AT, _ENGINE_BYTES - _SEAL_AT, probe)
+    if len(seal) != len(_SEAL):
+        return False
+    for _ in range(3):
+        seal[:] = _SEAL
+        torch.rand(2 * _WORDS, generator=probe)
+        torch.randn(1, generator=probe)
+        state, kept = probe.get_state(), seal == _SEAL
+        probe.set_state(state)
+        if not kept or seal == _SEAL:
+            return False
+    return True
 
 
 @cache

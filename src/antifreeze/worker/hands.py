@@ -28,31 +28,34 @@ class Dealer:
     def __init__(self, generator: Generator) -> None:
         self._generator = generator
         self.in_full = generator.stock is None
-        self._stock: memoryview | bytes | None = None
+        self._stock: bytes | None = None
         self._hands: Iterator[None] = iter(())
         self._last: tuple[int, int] | None = None  # key, and position after the last sample of the last task
         self._made = (0, range(0), b"")  # key, positions, and their hands
 
     def deal(self, key: int, positions: Sequence[int]) -> Iterator[None]:
         """With each `next` the generator is that of the sample at the next position."""
+        self.watch()
         if self.in_full:
             self._hands = _in_full(self._generator, seeds_at(key, positions))
         else:
-            self.watch()
             self._hands = self._generator.dealing(self._hands_of(key, positions))
         return self._hands
 
     def watch(self) -> None:
         """Up to `drew_beyond`; one hand was dealt by somebody else, or many are now."""
-        self._stock = self._generator.stock and bytes(self._generator.stock)
-        self._hands, self._generator.beyond = iter(()), False
+        generator = self._generator
+        generator.seal()
+        self._stock = None if generator.stock is None else bytes(generator.stock)
+        self.in_full |= self._stock is None
+        self._hands, generator.beyond = iter(()), False
 
     def drew_beyond(self) -> bool:
         """Whether a sample of the last task has drawn what it was not dealt; from now on the generator is seeded in full."""
         if self.in_full:
             return False
         next(self._hands, None)  # it looks at what the last sample has drawn
-        self.in_full = self._generator.beyond or self._generator.stock != self._stock
+        self.in_full = self._generator.beyond or self._generator.stock != self._stock or not self._generator.is_sealed()
         return self.in_full
 
     def _hands_of(self, key: int, positions: Sequence[int]) -> bytes:

@@ -157,9 +157,8 @@ class SampleSeeds:
 
     def late_use(self) -> bool:
         """Whether a generator was used after all since the watch began, or for more than it was dealt; from now on it is seeded."""
-        assert self._marks is not None
         beyond = bool(self._dealing) and self._drew_beyond()
-        if self._glance() == self._glanced:
+        if self._marks is None or self._glance() == self._glanced:  # None: `around_batch` has looked, and has run it again
             self._looked = not beyond
             return beyond
         late = [generator for generator, mark in self._marks if generator.moved_since(mark)]
@@ -195,18 +194,27 @@ class SampleSeeds:
         everyone = (*self._used, *self._unused)
         warm = self._batch_warm_up_left > 0
         self._batch_warm_up_left -= warm
-        self._seed_for_batch(everyone if warm else self._used_by_batches, position, collating)
-        self.watch()
-        marks = [(generator, generator.mark()) for generator in everyone if generator not in self._used_by_batches]
-        result = call()
+        while True:  # again for each generator that turns out to be used; what was raised meanwhile may come of others' numbers
+            self._seed_for_batch(everyone if warm else self._used_by_batches, position, collating)
+            self.watch()
+            marks = [(generator, generator.mark()) for generator in everyone if generator not in self._used_by_batches]
+            try:
+                result = call()
+            except Exception:
+                if not self._note_used_by_batches(marks) or warm:
+                    raise
+            else:
+                if not self._note_used_by_batches(marks) or warm:
+                    return result
+
+    def _note_used_by_batches(self, marks: list[tuple[Generator, Any]]) -> bool:
+        """Whether a generator has moved that none of them had used before."""
         late = [generator for generator, mark in marks if generator.moved_since(mark)]
         self._looked = not late
-        if not late:
-            return result
         self._used_by_batches += late
-        self._seed_for_batch([] if warm else self._used_by_batches, position, collating)
-        self._marks = None
-        return result if warm else call()
+        if self._used_by_batches:
+            self._marks = None  # it was no sample that moved them
+        return bool(late)
 
     def _seed_for_batch(self, generators: Sequence[Generator], position: int, collating: bool) -> None:
         if generators:
@@ -300,6 +308,7 @@ class KeptState:
             if generator.moved_since(self._saved[number][0]):
                 self._saved[number] = (generator.mark(), generator.save())
                 self._look_again()
+        self._glance = glance_at(self._generators)  # where they lie now
         self._glanced = self._glance()
 
     def _put_back(self) -> list[Generator]:
