@@ -332,3 +332,26 @@ def test_a_late_first_use_costs_one_batch_a_second_time_and_no_more() -> None:
 
     drain(Ours(Samples(24, late), batch_size=4))
     assert sorted(asked) == sorted([*range(24), *range(12, 16)])
+
+
+@ours_only
+@pytest.mark.parametrize("first", [0, 13])
+def test_what_a_data_set_draws_is_found_out_once(first: int) -> None:
+    """Also that it draws much: of the samples that the first batch begins with, without loading any of them again."""
+    asked: list[int] = []
+
+    def much(index: int) -> Any:
+        asked.append(index)
+        return index, sum(random.random() for _ in range(100)) if index >= first else 0.0
+
+    loader = Ours(Samples(24, much), batch_size=4)
+    seed_all(1)
+    drain(loader)
+    assert sorted(asked) == sorted([*range(24), *(range(12, 16) if first else ()), *(range(12, 16) if first else ())])
+    asked.clear()
+    second = drain(loader)
+    assert asked == list(range(24))
+    fresh = Ours(Samples(24, much), batch_size=4, num_workers=2)
+    seed_all(1)
+    drain(fresh)
+    assert_same(drain(fresh), second)

@@ -127,6 +127,15 @@ def test_a_trial_that_goes_badly_is_seen_before_its_window_is_over() -> None:
     assert not tuner.goes_badly(processes(4), 100), "it has a good window, and is given a second one"
 
 
+@pytest.mark.parametrize(("samples", "home"), [(1100, INLINE), (1200, processes(2))])
+def test_workers_for_quick_batches_must_bring_more(samples: int, home: Setting) -> None:
+    tuner = Tuner(Limits(inline=True), INLINE)
+    assert tuner.decide(seen(batches=10_000)).setting == processes(2)
+    for _ in range(2):
+        tuner.decide(seen(processes(2), samples=samples, batches=10_000))
+    assert tuner.home == home
+
+
 def test_a_setting_that_cannot_be_had_is_not_asked_for_again() -> None:
     tuner = Tuner(Limits(inline=True), INLINE)
     assert tuner.decide(seen()).setting == processes(4)

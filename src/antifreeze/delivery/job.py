@@ -75,7 +75,10 @@ class Job:
         given = (self.collate_fn, self.auto_collation, self.drop_last, options.forgives, None)
         config = FetchConfig(*given, options.concurrency, options.sample_timeout_s, self._fills)
         seeds = (seeding.base_seed, seeding.epoch)
-        return LocalPool(self.dataset, not self.is_map, config, seeds, ring, self.limit, ledger.costs, self.worker_init_fn)
+        before = ledger.local_seeds
+        pool = LocalPool(self.dataset, not self.is_map, config, seeds, ring, self.limit, ledger.costs, self.worker_init_fn, before)
+        ledger.local_seeds = pool.seeds
+        return pool
 
     def specs(self, seeding: Seeding, hosting: bool = False) -> list[WorkerSpec]:
         return [

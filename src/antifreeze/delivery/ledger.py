@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from antifreeze.delivery.bad_samples import BadSampleRecord
 from antifreeze.events import Story
 from antifreeze.supervisor.work import Costs
+from antifreeze.worker.seeding import SampleSeeds
 
 
 @dataclass
@@ -65,6 +66,7 @@ class Ledger:
     made_by_loop: int = 0  # batches, while it waited for those of workers
     warmth: Warmth = field(default_factory=Warmth)
     decided: list[Decided] = field(default_factory=list)  # oldest first; empty where the number of workers was given
+    local_seeds: SampleSeeds | None = None  # of the last epoch loaded in this process: what the data set draws
 
 
 LONG_WAIT_NS = 50_000_000

@@ -113,8 +113,9 @@ class LocalPool:
         limit: tuple[int | None, str],
         costs: Costs,
         worker_init_fn: Callable[[int], None] | None = None,
+        before: SampleSeeds | None = None,
     ) -> None:
-        """`worker_init_fn`: for streams of a run that had workers."""
+        """`worker_init_fn`: for streams of a run that had workers. `before`: `seeds` of an earlier one with the same data set."""
         self.ring = ring
         self.costs = costs
         self.layouts: dict[int, RowLayout] = {}
@@ -134,8 +135,10 @@ class LocalPool:
         self._loaded = 0
         self._cpu_share = 1.0
         self._collate_share = 0.0
-        self._seeds = SampleSeeds(*seeds, generators)
-        self._kept = KeptState(generators, self._seeds)
+        self.seeds = SampleSeeds(*seeds, generators)
+        if before is not None:
+            self.seeds.go_on_from(before)
+        self._kept = KeptState(generators, self.seeds)
         self._use_ring(ring)
 
     def __repr__(self) -> str:
@@ -145,7 +148,7 @@ class LocalPool:
         self.ring = ring
         self._maker = _LocalMaker(self._config, SlotWriter(ring.arena, *self._limit), self._journal, self.collated, ring)
         kind = StreamFetcher if self._iterable else map_fetcher_for(self._dataset)
-        self._fetcher = kind(self._dataset, self._config, self._maker, self._seeds, self._journal)
+        self._fetcher = kind(self._dataset, self._config, self._maker, self.seeds, self._journal)
 
     def close(self) -> None:
         self.closed = True
@@ -204,12 +207,12 @@ class LocalPool:
     def _load_plainly(self, fetcher: MapFetcher, task: WorkerTask) -> Any:
         """As most batches are loaded after the first few; NOT_PLAIN where that does not do: a random number was used after all, say."""
         began = time.perf_counter_ns()
-        draws = not self._seeds.samples_need_none()
+        draws = not self.seeds.samples_need_none()
         if draws and in_worker_thread():
             return NOT_PLAIN
         self._kept.begin()
         if draws:
-            self._seeds.watch()
+            self.seeds.watch()
         try:
             collated = fetcher.collate_plainly(task)
         except FetchError:
@@ -228,7 +231,7 @@ class LocalPool:
 
     def _was_late(self, draws: bool) -> bool:
         """Whether a random number was drawn that was not the sample's. The process's generators are as they were."""
-        late = draws and self._seeds.late_use()
+        late = draws and self.seeds.late_use()
         return self._kept.end(draws) or late
 
     def submit(self, number: int, content: Content, rows: int, tasks: int, worker: int | None, stream: int | None = None) -> None:

@@ -46,8 +46,8 @@ WORTH_A_THREAD_S = 0.001
 NO_CORE = 0.1
 HAND_OVER_S = 150e-6
 """About what handing a batch from a worker to the loop costs both of them: a batch that loads faster is loaded by the loop, and
-workers are tried only where there are cores for more than SOME."""
-SOME = 2
+workers are tried only where there are cores for SOME, and stay only where they bring as much as WORTH_WORKERS."""
+SOME, WORTH_WORKERS = 4, 1.15
 QUICK_BATCH_S = 0.002
 """A batch that loads in less is made by the loop too, while it would wait: what workers have ready meanwhile does not wait for long."""
 LOOP_NEEDS_CORE = 0.3
@@ -235,6 +235,8 @@ class Tuner:
         rate = seen.rate if self._first_rate is None else (self._first_rate + seen.rate) / 2
         times = rate / max(home.rate, 1e-9)
         enough = AS_GOOD if trial.workers < self.home.workers and seen.waits < WAITING_MATTERS else BETTER
+        if self.home.kind is Kind.INLINE and _per_batch_s(seen) < HAND_OVER_S:
+            enough = WORTH_WORKERS
         sure = seen.computing < WAITS_OUTSIDE and times >= CLEARLY_BETTER
         if times >= enough and self._first_rate is None and not sure:
             self._first_rate = seen.rate
@@ -319,11 +321,11 @@ class Tuner:
         )
 
     def _from_inline(self, seen: Measured, most: int) -> list[tuple[Setting, str]]:
-        per_batch_s = seen.work_s / max(1, seen.batches)
         if most < 1 or not self.limits.kinds or seen.waits < WAITING_MATTERS:
             return []
-        if per_batch_s < HAND_OVER_S:
-            return [(Setting(kind, SOME), _because(seen, "there are cores to spare")) for kind in self.limits.kinds if most > SOME]
+        if _per_batch_s(seen) < HAND_OVER_S:
+            some = min(most // 2, SOME) if most >= SOME else 0
+            return [(Setting(kind, some), _because(seen, "there are cores to spare")) for kind in self.limits.kinds if some]
         guess = _guess(seen, most)
         why = _because(seen, "workers load beside it")
         return [(Setting(kind, count), why) for kind in self.limits.kinds for count in self._counts(kind, guess, most)]
@@ -406,10 +408,13 @@ def _steps_up(workers: int, seen: Measured) -> tuple[int, ...]:
     return (4 * workers, 2 * workers) if seen.computing < WAITS_OUTSIDE else (2 * workers, workers + max(1, workers // 4))
 
 
+def _per_batch_s(seen: Measured) -> float:
+    return seen.work_s / max(1, seen.batches)
+
+
 def _as_it_is(seen: Measured) -> str:
-    per_batch_s = seen.work_s / max(1, seen.batches)
-    if seen.setting.kind is Kind.INLINE and per_batch_s < HAND_OVER_S:
-        return f"a batch takes {per_batch_s * 1e6:.0f} µs to load, and handing one over takes longer"
+    if seen.setting.kind is Kind.INLINE and _per_batch_s(seen) < HAND_OVER_S:
+        return f"a batch takes {_per_batch_s(seen) * 1e6:.0f} µs to load, and handing one over takes longer"
     return "nothing else promises more"
 
 

@@ -2,14 +2,14 @@
 
     words   [ stock ······························· ┃ hand ]   the next numbers are made from the hand; after it
                                              position ▲         all words are stirred, and it begins at the first one
-            [ stock ··· ┃ hand ┃ hand ┃ hand ┃ hand ┃ hand ]   those of samples that draw a few words each
+            [ stock ··· ┃ hand ┃ hand ┃ hand ┃ hand ┃ hand ]   those of samples that follow one another
 
 1. `seed` is the generator's own: all words from one number (1 to 4 µs), which the first use stirs (1 to 2 µs).
 2. `deal` writes the HAND words that come next, and the position; nothing is stirred. A sample that draws more has used words that are
    not its own, and its stock (the first words) shows it, having been stirred: it is run again with all words seeded and the same hand
    on top, so its numbers begin as they had begun.
-3. `dealing` writes the beginnings of many hands at once, and moves the position from one to the next: that is what most samples need,
-   and costs little between them. The position tells of a sample that has drawn more than it was dealt.
+3. `dealing` writes many hands at once, and moves the position from one to the next, which costs little between samples. The position
+   tells of one that has drawn more than its hand.
 4. Whoever sets torch's state (`fork_rng`, `set_rng_state`) may have drawn before and put everything back: it breaks a seal behind the
    words, four bytes that nobody reads. `random` and `numpy.random` leave no such trace.
 5. Where the words lie in memory is found with a generator of our own, and shown to be so. Where it is not, getstate and the like
@@ -35,7 +35,7 @@ from antifreeze.torch_private import generator_address
 HAND = 64
 _WORDS = 624
 _HAND_AT = _WORDS - HAND
-_HAND_BYTES = 4 * HAND
+HAND_BYTES = 4 * HAND
 _WORD_BYTES = 4 * _WORDS
 _STOCK = 2  # words
 _FEW_BYTES = 4 * _STOCK  # of the first or the last words: stirring changes the one, dealing the other
@@ -67,11 +67,11 @@ class Generator(Protocol):
 
     def deal(self, hand: bytes) -> None: ...
 
-    def dealing(self, words: bytes, each: int) -> Iterator[None]:
-        """With each `next` the position moves on to the next hand of `each` words, and `drawn` is known of the one before."""
+    def dealing(self, hands: bytes) -> Iterator[None]:
+        """With each `next` the position moves on to the next hand, and what was drawn of the one before is looked at."""
 
-    drawn: int
-    """The most words that a sample has drawn of those it was dealt, and of others behind them."""
+    beyond: bool
+    """More was drawn than a hand that was dealt."""
 
     def mark(self) -> Any: ...
 
@@ -117,14 +117,14 @@ class _Twister:
         self.instance = instance
         self.memories: list[memoryview] = []
         self.stock: memoryview | None = None
-        self.drawn = 0
+        self.beyond = False
         self._all: tuple[memoryview, ...] = ()
 
     def _has_words(self, words: memoryview, position: memoryview, *beside: memoryview) -> None:
         """They lie there; `position` ends with the number of the next one; `beside`: what else changes with a use."""
         self._all, self._position = (words, position, *beside), position
         self._next = position[-4:].cast("i")
-        self.stock, self._hand, self._hands = words[:_FEW_BYTES], words[-_HAND_BYTES:], words[_FEW_BYTES:]
+        self.stock, self._hand, self._dealt = words[:_FEW_BYTES], words[-HAND_BYTES:], words[_FEW_BYTES:]
         self.memories = [self.stock, words[-_FEW_BYTES:], position, *beside]
 
     def deal(self, hand: bytes) -> None:
@@ -135,19 +135,19 @@ class _Twister:
             self._position[:] = self.position_at(_HAND_AT)
             self._forget_pair()
 
-    def dealing(self, words: bytes, each: int) -> Iterator[None]:
-        hands, position, at, forget_pair = self._hands, self._position, self._next, self._forget_pair
-        places = _places(self.position_at, each)
-        size = 4 * each * len(places)
-        for first in range(0, len(words), size):
-            some = words[first : first + size]
-            hands[-len(some) :] = some
-            for told, start, end in places[-len(some) // (4 * each) :]:
+    def dealing(self, hands: bytes) -> Iterator[None]:
+        words, position, at, forget_pair = self._dealt, self._position, self._next, self._forget_pair
+        places = _places(self.position_at)
+        size = HAND_BYTES * len(places)
+        for first in range(0, len(hands), size):
+            some = hands[first : first + size]
+            words[-len(some) :] = some
+            for told, start, end in places[-len(some) // HAND_BYTES :]:
                 position[:] = told
                 forget_pair()
                 yield
                 if not start <= at[0] <= end:
-                    self.drawn = max(self.drawn, at[0] - start if at[0] > start else _WORDS)
+                    self.beyond = True
 
     def seal(self) -> None:
         pass
@@ -199,10 +199,10 @@ class _Twister:
 
 
 @cache
-def _places(position_at: Callable[[int], bytes], each: int) -> list[tuple[bytes, int, int]]:
+def _places(position_at: Callable[[int], bytes]) -> list[tuple[bytes, int, int]]:
     """(the position, its first word, the word behind it) of each of the hands that are dealt together."""
-    starts = range(_STOCK + (_WORDS - _STOCK) % each, _WORDS, each)
-    return [(position_at(start), start, start + each) for start in starts]
+    starts = range(_STOCK + (_WORDS - _STOCK) % HAND, _WORDS, HAND)
+    return [(position_at(start), start, start + HAND) for start in starts]
 
 
 # --- random ---

@@ -1,9 +1,7 @@
-"""The words that a generator is dealt before a sample: a hash of its seed, and no more of them than samples draw.
+"""The words that a generator is dealt before a sample: a hand of them, which is a hash of the sample's seed.
 
-1. A hand is HAND words (generators.py). Of these as many are made and written as samples were seen to draw: at first FEWEST, and more
-   after a sample that has drawn more, which is loaded again.
-2. Where samples draw more than a hand, the generator is seeded in full before each, with the hand on top: the numbers are the same.
-3. Where tasks follow one another, hands are made for many samples at once: a call of numpy's between samples costs 5 µs, whose code
+1. Where samples draw more than a hand, the generator is seeded in full before each, with the hand on top: the numbers are the same.
+2. Where tasks follow one another, hands are made for many samples at once: a call of numpy's between samples costs 5 µs, whose code
    and data are no longer in the caches by then.
 """
 
@@ -15,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from antifreeze.worker.generators import HAND, Generator
+from antifreeze.worker.generators import HAND, HAND_BYTES, Generator
 
-FEWEST = 8
 AHEAD = 1024  # samples
+_UNSTIRRED = b"as dealt"
+"""The stock of one that is dealt hands: whatever a sample seeds it with, even if it was the same before, shows."""
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -30,47 +29,47 @@ class Dealer:
 
     def __init__(self, generator: Generator) -> None:
         self._generator = generator
-        self._words = None if generator.stock is None else FEWEST  # None: seeded in full
-        self._stock: memoryview | bytes = b""
+        self.in_full = generator.stock is None
+        self._stock: memoryview | bytes | None = None
         self._hands: Iterator[None] = iter(())
         self._last: tuple[int, int] | None = None  # key, and position after the last sample of the last task
-        self._ahead = (0, 0, range(0), b"")  # key, words and positions of what was made, and that
+        self._made = (0, range(0), b"")  # key, positions, and their hands
 
     def deal(self, key: int, positions: Sequence[int]) -> Iterator[None]:
         """With each `next` the generator is that of the sample at the next position."""
         self._generator.seal()
-        if self._words is None or self._generator.stock is None:
-            self._words, self._hands = None, _in_full(self._generator, seeds_at(key, positions))
+        if self.in_full or self._generator.stock is None:
+            self.in_full, self._hands = True, _in_full(self._generator, seeds_at(key, positions))
         else:
-            self._stock = bytes(self._generator.stock)
-            self._generator.drawn = 0
-            self._hands = self._generator.dealing(self._hands_of(self._words, key, positions), self._words)
+            self._generator.stock[:] = _UNSTIRRED
+            self.watch()
+            self._hands = self._generator.dealing(self._hands_of(key, positions))
         return self._hands
 
+    def watch(self) -> None:
+        """Up to `drew_beyond`; one hand was dealt by somebody else, or many are now."""
+        self._generator.seal()
+        self._stock = self._generator.stock and bytes(self._generator.stock)
+        self._hands, self._generator.beyond = iter(()), False
+
     def drew_beyond(self) -> bool:
-        """Whether a sample of the last task has drawn what it was not dealt. The next one is dealt more."""
-        if self._words is None:
+        """Whether a sample of the last task has drawn what it was not dealt; from now on the generator is seeded in full."""
+        if self.in_full:
             return False
         next(self._hands, None)  # it looks at what the last sample has drawn
-        is_as_dealt = self._generator.stock == self._stock and self._generator.is_sealed()
-        drawn = self._generator.drawn if is_as_dealt else HAND + 1
-        if drawn > self._words:
-            self._words = next((words for words in (FEWEST, 2 * FEWEST, 4 * FEWEST, HAND) if words >= drawn), None)
-        return bool(drawn)
+        self.in_full = self._generator.beyond or self._generator.stock != self._stock or not self._generator.is_sealed()
+        return self.in_full
 
-    def _hands_of(self, words: int, key: int, positions: Sequence[int]) -> bytes:
+    def _hands_of(self, key: int, positions: Sequence[int]) -> bytes:
         if not isinstance(positions, range):
-            return hands_of(seeds_at(key, positions), self._generator, words)
+            return hands_of(seeds_at(key, positions), self._generator)
         follows, self._last = self._last == (key, positions.start), (key, positions.stop)
-        if not self._is_made(words, key, positions):
+        of_key, made, hands = self._made
+        if of_key != key or positions.start < made.start or positions.stop > made.stop:
             made = range(positions.start, max(positions.start + AHEAD, positions.stop)) if follows else positions
-            self._ahead = (key, words, made, hands_of(seeds_at(key, made), self._generator, words))
-        _, _, made, hands = self._ahead
-        return hands[4 * words * (positions.start - made.start) : 4 * words * (positions.stop - made.start)]
-
-    def _is_made(self, words: int, key: int, positions: range) -> bool:
-        of_key, of_words, made, _ = self._ahead
-        return (of_key, of_words) == (key, words) and made.start <= positions.start and positions.stop <= made.stop
+            hands = hands_of(seeds_at(key, made), self._generator)
+            self._made = (key, made, hands)
+        return hands[HAND_BYTES * (positions.start - made.start) : HAND_BYTES * (positions.stop - made.start)]
 
 
 def _in_full(generator: Generator, seeds: Any) -> Iterator[None]:
@@ -85,9 +84,9 @@ def seed_for_sample(generator: Generator, seed: int) -> None:
     generator.deal(hands_of(np.array([seed], dtype=np.uint64), generator))
 
 
-def hands_of(seeds: Any, generator: Generator, words: int = HAND) -> bytes:
-    """What the generator is dealt before each of the samples with these seeds: so many words of a hand."""
-    hands: bytes = _mixed((seeds ^ np.uint64(generator.salt))[:, None] + _steps(words // 2)).tobytes()
+def hands_of(seeds: Any, generator: Generator) -> bytes:
+    """What the generator is dealt before each of the samples with these seeds."""
+    hands: bytes = _mixed((seeds ^ np.uint64(generator.salt))[:, None] + _steps(HAND // 2)).tobytes()
     return hands
 
 

@@ -6,8 +6,8 @@
    all three and watch which ones the data set uses; after that only those are seeded. The others are looked at after each task: if
    one has moved after all, the task's samples are fetched again, seeded, and from then on it counts as used. (`look_again`: somebody
    else may have moved them in the meantime.)
-3. One that is used is dealt as many words as samples were seen to draw, and seeded in full only where they draw more than a hand
-   (generators.py): this, too, is looked at after each task, which is fetched again where it had drawn on what was not its own.
+3. One that is used is dealt a hand of words, and seeded in full only where samples have drawn more than that (hands.py): this, too, is
+   looked at after each task, which is fetched again where it had drawn on what was not its own.
 4. A generator that `worker_init_fn` seeded is the user's: it is left alone.
 5. Whoever shares a process with the user's own code (no workers) puts the generators back as they were.
 6. `torch.initial_seed()` stays what torch says: the seed of the worker (of the stream, whoever hosts it), or of the user's own process.
@@ -84,6 +84,14 @@ class SampleSeeds:
 
     def begin_epoch(self, base_seed: int, epoch: int) -> None:
         self._key = epoch_key(base_seed, epoch)
+
+    def go_on_from(self, other: SampleSeeds) -> None:
+        """What the same data set was seen to draw before need not be found out again."""
+        self._warm_up_left, self._batch_warm_up_left = other._warm_up_left, other._batch_warm_up_left
+        self._promote([generator for generator in self._unused if _is_among(generator, other._used)])
+        self._used_by_batches = [generator for generator in self._dealers if _is_among(generator, other._used_by_batches)]
+        for generator, dealer in self._dealers.items():
+            dealer.in_full |= any(each.in_full for other, each in other._dealers.items() if type(other) is type(generator))
 
     def use_key(self, key: int) -> None:
         """Of the task that comes: it may be of another epoch than the last one (task_key)."""
@@ -229,7 +237,7 @@ class SampleSeeds:
         return map(_FIRST, zip(place, *(dealer.deal(self._key, positions) for dealer in self._dealing), strict=False))
 
     def _drew_beyond(self) -> bool:
-        """Whether a sample has used more than it was dealt; from now on it is dealt more, or seeded in full."""
+        """Whether a sample has used more than its hand; from now on such a generator is seeded in full."""
         dealing, self._dealing = self._dealing, []
         return sum(map(Dealer.drew_beyond, dealing)) > 0
 
@@ -240,6 +248,9 @@ class SampleSeeds:
         self._marks = None
         self.watch()
         self._warm_up_left -= 1
+        self._dealing = list(self._dealers.values())
+        for dealer in self._dealing:
+            dealer.watch()
         try:
             fetch(number)
         finally:
@@ -253,6 +264,10 @@ class SampleSeeds:
         self._marks = None
         self._used += generators
         self._unused = [generator for generator in self._unused if generator not in generators]
+
+
+def _is_among(generator: Generator, others: Sequence[Generator]) -> bool:
+    return any(type(other) is type(generator) for other in others)
 
 
 class KeptState:
