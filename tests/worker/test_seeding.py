@@ -246,6 +246,20 @@ def test_a_collate_may_begin_to_use_one_generator_because_of_another() -> None:
         assert seeds.around_batch(4 * batch, collate, collating=True) == always[batch]
 
 
+def test_a_sample_that_seeds_a_generator_hides_nothing_that_another_has_drawn() -> None:
+    """Twice all words, so that the position is where it was; and at the end of the task the words are as at its beginning."""
+    seeds, drawn = SampleSeeds(1, 0), {}
+    seeds.for_each(0, seeding.WARM_UP, lambda number: random.random())
+
+    def fetch(number: int) -> None:
+        drawn[number] = [random.getrandbits(32) for _ in range(1248)] if number == 0 else random.seed(2)
+
+    random.seed(2)
+    seeds.for_each(100, 2, fetch)
+    seed_for_sample(PythonGenerator(), seeds.seed_of(100))
+    assert drawn[0] == [random.getrandbits(32) for _ in range(1248)]
+
+
 def test_what_a_collate_draws_is_no_use_by_the_samples() -> None:
     seeds, asked = SampleSeeds(1, 0), []
     for batch in range(8):

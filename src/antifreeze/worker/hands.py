@@ -16,6 +16,8 @@ import numpy as np
 from antifreeze.worker.generators import HAND, HAND_BYTES, Generator
 
 AHEAD = 1024  # samples
+_UNSTIRRED = b"as dealt"
+"""The stock of one that is dealt hands: whatever a sample seeds it with, even if it was the same before, shows."""
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -39,6 +41,8 @@ class Dealer:
         if self.in_full:
             self._hands = _in_full(self._generator, seeds_at(key, positions))
         else:
+            assert self._generator.stock is not None
+            self._generator.stock[:] = self._stock = _UNSTIRRED
             self._hands = self._generator.dealing(self._hands_of(key, positions))
         return self._hands
 
