@@ -215,12 +215,9 @@ class LocalPool:
             self.seeds.watch()
         try:
             collated = fetcher.collate_plainly(task)
-        except FetchError:
-            if self._was_late(draws):
+        except BaseException as error:
+            if self._was_late(draws) and isinstance(error, FetchError):
                 return NOT_PLAIN  # it may be bad only because its numbers were not seeded
-            raise
-        except BaseException:
-            self._was_late(draws)
             raise
         if self._was_late(draws) or collated is NOT_PLAIN:
             return NOT_PLAIN

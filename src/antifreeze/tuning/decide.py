@@ -6,7 +6,7 @@
                                        └──not faster──▶ home again, and the other rests
 
 1. What counts is how many samples a second the loop gets through, its own work included: workers that take the loop's core away,
-   or cost more than they bring, show there. Where two settings do the same, fewer workers are better.
+   or cost more than they bring, show there. Where the loop does not wait, fewer workers that do the same are better.
 2. One setting is tried at a time, for one window, and for a second one where it did better (unless samples wait for something outside and
    it did far better: that is no noise); one that goes badly, for no longer than it takes to see that. One that was not better rests, each
    time twice as long; one that was far behind twice is tried again only when everything has changed. So on a steady machine the changes
@@ -26,8 +26,11 @@ from enum import Enum
 
 WAITING_MATTERS = 0.05
 BETTER = 1.04
-"""A setting that costs more must bring this much, or it is noise."""
-AS_GOOD, WORSE = 0.98, 0.9
+"""Another setting must bring this much, or it is noise."""
+AS_GOOD = 0.98
+"""Enough for fewer workers where the loop does not wait."""
+WORSE = 0.9
+"""A count that did less than this says the same of those behind it."""
 AS_GOOD_AT_BEST = 0.9
 """Loading in the loop is not tried where even at its best it could not reach this much: while it lasts, nothing is loaded ahead."""
 FAR_BEHIND, HOPELESS = 0.75, 0.4
@@ -38,7 +41,6 @@ CLEARLY_BETTER = 1.5
 MOST_PROCESSES, MOST_THREADS = 64, 256
 WAITS_OUTSIDE = 0.5
 """Below this share of computing, samples wait for something that more workers wait for at the same time."""
-AVERAGED_WINDOWS = 4
 LEAST_COMPUTING = 0.005
 """A share that is measured as less is taken as this."""
 WORTH_A_THREAD_S = 0.001
@@ -53,6 +55,8 @@ QUICK_BATCH_S = 0.002
 LOOP_NEEDS_CORE = 0.3
 BUSY_ENOUGH = 0.7
 REST, LONGEST_REST = 8, 512
+AVERAGED_WINDOWS = 4
+"""In the rate of home: a setting is not compared with a single window."""
 SECOND_CHANCE = 2
 """A machine has bad moments: nothing is given up after a single window."""
 
@@ -313,12 +317,9 @@ class Tuner:
     def _is_behind_a_worse_one(self, count: int) -> bool:
         home = self.home
         enough = WORSE * self.known[home].rate if home in self.known else 0.0
-        between = range(min(count, home.workers), max(count, home.workers) + 1)
-        return any(
-            setting.kind is home.kind and setting.workers in between and setting.workers != count and known.rate < enough
-            for setting, known in self.known.items()
-            if setting != home
-        )
+        low, high = sorted((count, home.workers))
+        between = [known for setting, known in self.known.items() if setting.kind is home.kind and low < setting.workers < high]
+        return any(known.rate < enough for known in between)
 
     def _from_inline(self, seen: Measured, most: int) -> list[tuple[Setting, str]]:
         if most < 1 or not self.limits.kinds or seen.waits < WAITING_MATTERS:

@@ -90,8 +90,9 @@ class SampleSeeds:
         self._warm_up_left, self._batch_warm_up_left = other._warm_up_left, other._batch_warm_up_left
         self._promote([generator for generator in self._unused if _is_among(generator, other._used)])
         self._used_by_batches = [generator for generator in self._dealers if _is_among(generator, other._used_by_batches)]
+        seeded_in_full = [generator for generator, dealer in other._dealers.items() if dealer.in_full]
         for generator, dealer in self._dealers.items():
-            dealer.in_full |= any(each.in_full for other, each in other._dealers.items() if type(other) is type(generator))
+            dealer.in_full |= _is_among(generator, seeded_in_full)
 
     def use_key(self, key: int) -> None:
         """Of the task that comes: it may be of another epoch than the last one (task_key)."""
