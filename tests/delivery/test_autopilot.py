@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from antifreeze.delivery import claims
 from antifreeze.delivery.autopilot import SETTLE_NS, SHORT_WINDOW_BATCHES, SHORT_WINDOW_NS, WINDOW_NS, Autopilot
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.options import Options
@@ -11,6 +12,12 @@ from antifreeze.tuning.decide import Kind, Limits, Setting
 
 MS = 1_000_000
 HOME = Setting(Kind.PROCESS, 3)
+
+
+@pytest.fixture(autouse=True)
+def alone() -> None:
+    """Loaders of other tests may be there still."""
+    claims._claimants.clear()
 
 
 def run(auto: Autopilot, ledger: Ledger, setting: Setting, batch_ns: int) -> tuple[int, Setting]:
@@ -45,3 +52,19 @@ def test_of_few_batches_nothing_is_seen_early() -> None:
     _, decided = run(auto, ledger, HOME, 20 * MS)
     took, _ = run(auto, ledger, decided, 80 * MS)
     assert took >= WINDOW_NS
+
+
+def test_a_loop_with_many_pauses_has_windows_too_and_the_pauses_are_no_part_of_them() -> None:
+    ledger = Ledger()
+    auto = Autopilot(ledger, Options(), lambda: 8, Limits(inline=False), HOME)
+    timing, costs = ledger.timing, ledger.costs
+    decision = None
+    for batch in range(10_000):
+        timing.batches, timing.samples, timing.waited_ns = timing.batches + 1, timing.samples + 10, timing.waited_ns + 2 * MS
+        costs.fetch_ns, costs.cpu_ns = costs.fetch_ns + 6 * MS, costs.cpu_ns + 6 * MS
+        timing.loop_ns += 3_000 * MS if batch % 125 == 124 else 0  # after 250 ms of loading
+        decision = auto.look(timing.waited_ns + timing.loop_ns, HOME)
+        if decision is not None:
+            break
+    assert decision is not None and decision.is_trial
+    assert auto.tuner.known[HOME].rate == pytest.approx(10 / 0.002, rel=0.01) and auto.tuner.known[HOME].waits == 1.0

@@ -41,6 +41,30 @@ def test_what_the_others_leave_and_never_less_than_an_equal_share(others: list[C
     assert share(8, others) == expected
 
 
+def test_loops_that_come_one_after_the_other_have_all_cores_each() -> None:
+    other = Claim(6, computing=1.0, idle_s=0.5)
+    assert share(8, [other], within_s=0.4) == (8, False)
+    assert share(8, [other], within_s=0.6) == (4, True)
+
+
+class Other:
+    """A loader whose loop asked for a batch just then."""
+
+    asked_ns = 0
+
+    def claim(self, now_ns: int) -> Claim:
+        return Claim(6, computing=1.0, idle_s=(now_ns - self.asked_ns) / 1e9)
+
+
+@pytest.mark.parametrize(("asked_ms_after_window_began", "share_of_it"), [(-1, (8, False)), (1, (4, True))])
+def test_at_the_same_time_is_within_one_window(asked_ms_after_window_began: int, share_of_it: tuple[int, bool]) -> None:
+    other = Other()
+    claims.register(other)
+    began_ns = time.perf_counter_ns() - 100_000_000
+    other.asked_ns = began_ns + asked_ms_after_window_began * 1_000_000
+    assert claims.shared_cores(None, 8, since_ns=began_ns) == share_of_it
+
+
 class Busy(Dataset):  # type: ignore[type-arg]
     """Computes for some milliseconds."""
 
@@ -78,11 +102,11 @@ def test_workers_that_wait_for_something_outside_need_no_cores() -> None:
     clock = LoopClock(timing, costs)
     clock.enter()
     claim = claims.FixedClaim(3, clock, costs)
-    assert claim.claim(clock.entered_at).cores == 3, "nothing is known yet"
+    assert claim.claim(clock.entered_at).cores(ACTIVE_S) == 3, "nothing is known yet"
     costs.add(4, fetch_ns=900, collate_ns=100, write_ns=0, cpu_ns=50, queued_ns=100)
-    assert claim.claim(clock.entered_at).cores == 0
+    assert claim.claim(clock.entered_at).cores(ACTIVE_S) == 0
     costs.add(4, fetch_ns=900, collate_ns=100, write_ns=0, cpu_ns=500, queued_ns=400)
-    assert claim.claim(clock.entered_at).cores == 3
+    assert claim.claim(clock.entered_at).cores(ACTIVE_S) == 3
 
 
 def test_auto_begins_with_what_a_loader_that_is_at_work_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,17 @@
 
 1. One per loader; it outlives iterators and epochs, so what was learnt is not learnt again.
 2. A window is time of the loop, not of the clock: what lies between two epochs, and single pauses of the user's, are no part of it.
+   What was measured of one before a pause counts, so that a loop with many of them has windows too.
 3. A window in which a worker was replaced, or nothing came for long, says nothing about its setting and is passed over.
 4. After a change the first batches are left out: they were loaded before it.
-5. Loaders of one process that are iterated at the same time share its cores (claims.py).
+5. Loaders of one process that are iterated at the same time, which is within one window, share its cores (claims.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import sub
 
 from antifreeze.delivery.claims import register, shared_cores
 from antifreeze.delivery.ledger import Decided, Ledger
@@ -49,6 +51,9 @@ class _Mark:
     queued_ns: int
     troubles: int
 
+    def __sub__(self, other: _Mark) -> _Mark:
+        return _Mark(*map(sub, astuple(self), astuple(other)))
+
 
 _NOTHING = _Mark(0, 0, 0, 0, 0, 0, 0, 0)
 """Before the very first batch, where that one took so long that it is a window by itself."""
@@ -70,6 +75,9 @@ class Autopilot:
         self.batch_tasks = 1
         self.helps_beside = 0  # with up to so many workers the loop makes batches too, while it would wait for theirs
         self._mark: _Mark | None = None
+        self._began_ns = 0  # that window, or what comes of it after a pause
+        self._last_look = _NOTHING
+        self._before_pause = _NOTHING  # what was measured of the window that goes on
         self._settled_ns = 0
         self._settled_at = 1  # the batch after which a window may begin; the very first one is not like the others
         self._computes = True
@@ -107,7 +115,7 @@ class Autopilot:
 
     def changed(self, in_flight: int) -> None:
         """Another setting is in force; so many batches were loaded for the one before."""
-        self._mark = None
+        self._mark, self._before_pause = None, _NOTHING
         self._settled_at = self._ledger.timing.batches + in_flight + 1
         self._settled_ns = self._loop_time() + SETTLE_NS
 
@@ -121,14 +129,17 @@ class Autopilot:
         timing = self._ledger.timing
         self._begin_anew_after_a_pause()
         self.due_ns = now_ns + LOOK_AGAIN_NS
-        if self._mark is None or self._mark.troubles != self._troubles():
-            self._mark = None
-            if timing.batches >= self._settled_at and self._loop_time() >= self._settled_ns:
-                self._mark = _NOTHING if timing.batches == 1 and timing.waited_ns >= LONG_BATCH_NS else self._marked()
+        if self._mark is not None and self._mark.troubles != self._troubles():
+            self._mark, self._before_pause = None, _NOTHING
+        if self._mark is None and timing.batches >= self._settled_at and self._loop_time() >= self._settled_ns:
+            at_once = timing.batches == 1 and timing.waited_ns >= LONG_BATCH_NS
+            self._mark = _NOTHING if at_once else self._marked() - self._before_pause
+            self._began_ns = now_ns - (timing.waited_ns if at_once else 0)
+        self._last_look = self._marked()
         if self._mark is None or not self._is_over(self._mark, setting):
             return None
         seen = self._seen(self._mark, setting)
-        self._mark = self._marked()
+        self._mark, self._before_pause, self._began_ns = self._marked(), _NOTHING, now_ns
         self._computes = seen.computing >= WAITS_OUTSIDE
         self.helps_beside = loop_helps_beside(seen) if self.kind is Kind.PROCESS else 0
         decision = self.tuner.decide(seen)
@@ -173,14 +184,16 @@ class Autopilot:
         stay_ns, self._last_loop_ns = timing.loop_ns - self._last_loop_ns, timing.loop_ns
         typical_ns = timing.loop_ns / max(1, timing.batches)
         if stay_ns > max(PAUSE_NS, PAUSE_TIMES * typical_ns):
+            measured = self._before_pause if self._mark is None else self._last_look - self._mark
             self.changed(AFTER_A_PAUSE)
+            self._before_pause = measured
 
     def _seen(self, mark: _Mark, setting: Setting) -> Measured:
         timing, costs, options = self._ledger.timing, self._ledger.costs, self._options
         waited_s = (timing.waited_ns - mark.waited_ns) / 1e9
         loop_s = (timing.loop_ns - mark.loop_ns) / 1e9
         workers = list(costs.memory.workers.values())
-        cores, shared = shared_cores(self, self._cores())
+        cores, shared = shared_cores(self, self._cores(), self._began_ns)
         return Measured(
             setting=setting,
             samples=timing.samples - mark.samples,

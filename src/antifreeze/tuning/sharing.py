@@ -1,6 +1,8 @@
 """PURE: how loaders of one process that are iterated at the same time share its cores.
 
-1. A loader that was not iterated for ACTIVE_S takes no core, whatever workers it keeps: they wait for its next epoch.
+1. A loader that was not iterated lately takes no core, whatever workers it keeps: they wait for its next epoch. Lately is while the
+   one that asks was iterated too, so that loaders whose loops come one after the other have all cores each; or, before it has begun,
+   within ACTIVE_S.
 2. Nor does one whose samples wait for something outside.
 3. Whoever chooses how many workers there are gets what the others leave, and never less than an equal share.
 """
@@ -22,14 +24,13 @@ class Claim(NamedTuple):
     computing: float
     idle_s: float
 
-    @property
-    def cores(self) -> int:
-        return self.workers if self.computing >= WAITS_OUTSIDE and self.idle_s < ACTIVE_S else 0
+    def cores(self, within_s: float) -> int:
+        return self.workers if self.computing >= WAITS_OUTSIDE and self.idle_s < within_s else 0
 
 
-def share(cores: int, others: Iterable[Claim]) -> tuple[int, bool]:
+def share(cores: int, others: Iterable[Claim], within_s: float = ACTIVE_S) -> tuple[int, bool]:
     """(cores for one loader, whether others need some too)."""
-    taken = [other.cores for other in others if other.cores]
+    taken = [needed for other in others if (needed := other.cores(within_s))]
     if not taken:
         return cores, False
     return max(1, cores // (len(taken) + 1), cores - sum(taken)), True
