@@ -41,7 +41,7 @@ class Bench:
         self.arena = Arena.create()
         config = FetchConfig(collate, auto_collation=True, drop_last=False, forgive=forgive, worker=0)
         self.journal = journal = JournalRow(memoryview(bytearray(8 * ROW_WORDS)).cast("q"))
-        maker = SampleMaker(config, SlotWriter(self.arena, None, "a test"), journal)
+        maker = SampleMaker(config, SlotWriter(self.arena, lambda: (None, "a test")), journal)
         self.fetcher = MapFetcher(Made(make), config, maker, SampleSeeds(1, 0), journal)
         self.tasks = 0
 

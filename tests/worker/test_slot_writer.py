@@ -16,7 +16,7 @@ SLOT, ROWS = 3, 4
 def test_pages_that_were_given_back_are_taken_anew() -> None:
     parent = Arena.create()
     worker = Arena(os.dup(parent.descriptor))
-    writer = SlotWriter(worker, None, "nothing")
+    writer = SlotWriter(worker, lambda: (None, "nothing"))
     layout = learn(torch.zeros(1 << 18))
     assert layout is not None
     writer.at_age(SLOT, parent.age(SLOT))
@@ -43,7 +43,7 @@ def test_pages_that_were_given_back_are_taken_anew() -> None:
 
 def test_the_same_where_one_process_is_both() -> None:
     arena = Arena.create()
-    writer = SlotWriter(arena, None, "nothing")
+    writer = SlotWriter(arena, lambda: (None, "nothing"))
     layout = learn(torch.zeros(1 << 18))
     assert layout is not None
     writer.rows(SLOT, layout, ROWS, 0, ROWS)

@@ -55,7 +55,6 @@ class Job:
     context: Any
     use_server: bool  # workers come from the clean server
     usage: Usage | None  # of random generators, where workers are threads
-    limit: tuple[int | None, str]  # bytes a batch may have, and whose limit that is
 
     @property
     def in_threads(self) -> bool:
@@ -76,11 +75,12 @@ class Job:
         config = FetchConfig(*given, options.concurrency, options.sample_timeout_s, self._fills)
         seeds = (seeding.base_seed, seeding.epoch)
         before = ledger.local_seeds
-        pool = LocalPool(self.dataset, not self.is_map, config, seeds, ring, self.limit, ledger.costs, self.worker_init_fn, before)
+        pool = LocalPool(self.dataset, not self.is_map, config, seeds, ring, self._limit, ledger.costs, self.worker_init_fn, before)
         ledger.local_seeds = pool.seeds
         return pool
 
     def specs(self, seeding: Seeding, hosting: bool = False) -> list[WorkerSpec]:
+        limit_bytes, limit_name = self._limit()
         return [
             WorkerSpec(
                 worker_id=number,
@@ -99,11 +99,17 @@ class Job:
                 fill=self._fills,
                 concurrency=self.options.concurrency,
                 sample_timeout_s=self.options.sample_timeout_s,
-                limit_bytes=self.limit[0],
-                limit_name=self.limit[1],
+                limit_bytes=limit_bytes,
+                limit_name=limit_name,
             )
             for number in range(self.places)
         ]
+
+    def _limit(self) -> tuple[int | None, str]:
+        """Bytes that a batch may have, and whose limit that is."""
+        if self.options.memory_budget_bytes is not None:
+            return self.options.memory_budget_bytes, "memory_budget"
+        return available_memory_bytes(), "the memory that is available"
 
     @property
     def _fills(self) -> bool:
@@ -163,11 +169,4 @@ def job_of(loader: Any, made: Any, places: int) -> Job:
         context=start[0],
         use_server=start[1],
         usage=loader._known_usage() if in_threads else None,
-        limit=_limit(options),
     )
-
-
-def _limit(options: Options) -> tuple[int | None, str]:
-    if options.memory_budget_bytes is not None:
-        return options.memory_budget_bytes, "memory_budget"
-    return available_memory_bytes(), "the memory that is available"

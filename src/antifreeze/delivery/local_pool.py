@@ -31,14 +31,15 @@ from antifreeze.worker.generators import global_generators
 from antifreeze.worker.journal import JournalRow, UnreadRow
 from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.seeding import KeptState, SampleSeeds
-from antifreeze.worker.slot_writer import SlotWriter
+from antifreeze.worker.slot_writer import Limit, SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
 from antifreeze.worker.task import NOT_PLAIN, Bounce, FetchConfig, FetchError, Packed, Rows, few
 from antifreeze.worker.task import Task as WorkerTask
 from antifreeze.worker.turns import exclusively, in_worker_thread
 
 NO_SLOT = -1
-LOOK_AGAIN_EVERY = 16
+LOOK_AGAIN_EVERY = 64
+"""Of so many batches one goes the long way, in which it is seen whether rows have become large."""
 SLOT_PAYS_BYTES = 32 << 20
 """Below this the C library keeps what was freed, so that fresh memory is warm and costs less than what a slot brings."""
 
@@ -46,7 +47,7 @@ LOCKED_SLOT_PAYS_BYTES = 1 << 20
 """The same where a device copies from slots, because their pages are locked."""
 
 MEASURED_EVERY = 8
-"""Clocks cost most of a microsecond: of so many batches one is measured in all its parts, and stands for those that follow."""
+"""The clock of the CPU costs most of a microsecond: of so many batches one is measured, and stands for those that follow."""
 
 
 class _LocalMaker(SampleMaker):
@@ -56,7 +57,6 @@ class _LocalMaker(SampleMaker):
         super().__init__(config, writer, journal)
         self._collated = collated
         self._ring = ring
-        self._asked = 0
         self._slot: int | None = None  # of a task that came without one
 
     def rows_of(self, task: WorkerTask, layout: RowLayout, first_row: int, rows: int) -> list[torch.Tensor]:
@@ -96,9 +96,6 @@ class _LocalMaker(SampleMaker):
 
     def pack(self, task: WorkerTask, collated: Any, rows: int, fetch_ns: int, collate_ns: int) -> Packed:
         self._collated[task.batch] = collated
-        self._asked += 1
-        if not self._asked % LOOK_AGAIN_EVERY:
-            self.rows_pay = True  # what changes is found out soon enough, and until then collated
         return Packed(rows, 0, fetch_ns, collate_ns, 0)
 
 
@@ -110,7 +107,7 @@ class LocalPool:
         config: FetchConfig,
         seeds: tuple[int, int],
         ring: Ring,
-        limit: tuple[int | None, str],
+        limit: Limit,
         costs: Costs,
         worker_init_fn: Callable[[int], None] | None = None,
         before: SampleSeeds | None = None,
@@ -134,7 +131,6 @@ class LocalPool:
         self._journal = UnreadRow()
         self._loaded = 0
         self._cpu_share = 1.0
-        self._collate_share = 0.0
         self.seeds = SampleSeeds(*seeds, generators)
         if before is not None:
             self.seeds.go_on_from(before)
@@ -146,7 +142,7 @@ class LocalPool:
 
     def _use_ring(self, ring: Ring) -> None:
         self.ring = ring
-        self._maker = _LocalMaker(self._config, SlotWriter(ring.arena, *self._limit), self._journal, self.collated, ring)
+        self._maker = _LocalMaker(self._config, SlotWriter(ring.arena, self._limit), self._journal, self.collated, ring)
         kind = StreamFetcher if self._iterable else map_fetcher_for(self._dataset)
         self._fetcher = kind(self._dataset, self._config, self._maker, self.seeds, self._journal)
 
@@ -179,16 +175,17 @@ class LocalPool:
     def load(self, number: int, indices: Any, position: int, rows: int) -> tuple[Any, int]:
         """One batch, now: where no sample is forgiven there is nothing to decide. Raises FetchError."""
         self._check_usable()
-        assert isinstance(self._fetcher, MapFetcher)
-        task = WorkerTask(number, number, NO_SLOT, rows, 0, position, _listed(indices), whole=True)
-        self._loaded += 1
-        if self._loaded % MEASURED_EVERY and self._fetcher.is_plain():
-            collated = self._load_plainly(self._fetcher, task)
+        fetcher = self._fetcher
+        assert isinstance(fetcher, MapFetcher)
+        task = WorkerTask(number, number, NO_SLOT, rows, 0, position, _listed(indices), True)
+        self._begin_task()
+        if fetcher.is_plain():
+            collated = self._load_plainly(fetcher, task)
             if collated is not NOT_PLAIN:
                 return collated, 0
         cpu_before = time.process_time_ns()
         try:
-            outcome = self._run_kept(partial(self._fetcher.load, task))
+            outcome = self._run_kept(partial(fetcher.load, task))
         except BaseException:
             slot = self._maker.give_up_slot()
             if slot is not None:
@@ -206,10 +203,11 @@ class LocalPool:
 
     def _load_plainly(self, fetcher: MapFetcher, task: WorkerTask) -> Any:
         """As most batches are loaded after the first few; NOT_PLAIN where that does not do: a random number was used after all, say."""
-        began = time.perf_counter_ns()
         draws = not self.seeds.samples_need_none()
         if draws and in_worker_thread():
             return NOT_PLAIN
+        cpu_before = None if self._loaded % MEASURED_EVERY else time.process_time_ns()
+        began = time.perf_counter_ns()
         self._kept.begin()
         if draws:
             self.seeds.watch()
@@ -221,15 +219,26 @@ class LocalPool:
             raise
         if self._was_late(draws) or collated is NOT_PLAIN:
             return NOT_PLAIN
-        took_ns = time.perf_counter_ns() - began
-        collate_ns = int(self._collate_share * took_ns)
-        self._count(task.batch_rows, took_ns - collate_ns, collate_ns, 0)
+        ended, fetched = time.perf_counter_ns(), fetcher.fetched_ns
+        if cpu_before is not None:
+            self._cpu_share = _share(time.process_time_ns() - cpu_before, ended - began)
+        self._count(task.batch_rows, fetched - began, ended - fetched, 0)
         return collated
 
     def _was_late(self, draws: bool) -> bool:
         """Whether a random number was drawn that was not the sample's. The process's generators are as they were."""
-        late = draws and self.seeds.late_use()
-        return self._kept.end(draws) or late
+        if not draws:
+            return self._kept.end()
+        if self.seeds.late_use():
+            self._kept.end(seeded=True)
+            return True
+        self._kept.end_of(self.seeds.used)
+        return False
+
+    def _begin_task(self) -> None:
+        self._loaded += 1
+        if not self._loaded % LOOK_AGAIN_EVERY:
+            self._maker.rows_pay = True
 
     def submit(self, number: int, content: Content, rows: int, tasks: int, worker: int | None, stream: int | None = None) -> None:
         self.contents[number] = content
@@ -271,7 +280,7 @@ class LocalPool:
         position, whole = content.position + task.first_row, task.whole
         work = WorkerTask(task.number, task.batch, batch.slot, batch.rows, task.first_row, position, _listed(indices), whole, offsets)
         self._journal.begin(task.number, task.batch, time.monotonic_ns())
-        self._loaded += 1
+        self._begin_task()
         cpu_before = None if self._loaded % MEASURED_EVERY else time.process_time_ns()
         try:
             if isinstance(self._fetcher, StreamFetcher):
@@ -317,12 +326,14 @@ class LocalPool:
     def _measure(self, cpu_before: int, outcome: Rows | Packed | Bounce) -> None:
         if not isinstance(outcome, Bounce):
             collate_ns = outcome.collate_ns if isinstance(outcome, Packed) else 0
-            took_ns = max(1, outcome.fetch_ns + outcome.write_ns + collate_ns)
-            self._collate_share = collate_ns / took_ns
-            self._cpu_share = min(1.0, (time.process_time_ns() - cpu_before) / took_ns)
+            self._cpu_share = _share(time.process_time_ns() - cpu_before, outcome.fetch_ns + outcome.write_ns + collate_ns)
 
     def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
         self.costs.add(rows, fetch_ns, collate_ns, write_ns, int(self._cpu_share * (fetch_ns + collate_ns + write_ns)))
+
+
+def _share(of_it_ns: int, all_ns: int) -> float:
+    return min(1.0, of_it_ns / max(1, all_ns))
 
 
 def _listed(indices: Any) -> Any:

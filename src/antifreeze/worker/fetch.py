@@ -65,6 +65,7 @@ class MapFetcher:
         self._none_is_bad = maker.may_write_rows or config.forgive
         self._timed = self._timed_ns = 0
         self._is_quick = False
+        self.fetched_ns = 0
         self._place: Any = None  # of the last task, as long as the journal may point to it
 
     def load(self, task: Task, check: Callable[[], None] | None = None) -> Outcome:
@@ -194,10 +195,14 @@ class MapFetcher:
         return (not each or seeds.may_go_plainly()) and ((each and maker.may_write_rows) or seeds.batches_need_none())
 
     def collate_plainly(self, task: Task) -> Any:
-        """The batch of a plain data set, as torch's own fetcher makes it; NOT_PLAIN where the samples must be loaded one by one."""
+        """The batch of a plain data set, as torch's own fetcher makes it; NOT_PLAIN where the samples must be loaded one by one.
+        `fetched_ns`: when they were there."""
         if not self._config.auto_collation:
-            return self._maker.collate(self._fetch_one(task, seeded=False), task, None)
+            sample = self._fetch_one(task, seeded=False)
+            self.fetched_ns = time.perf_counter_ns()
+            return self._maker.collate(sample, task, None)
         samples = self._fetch_all(task) if self._get_many is None else self._fetch_many(task, seeded=False)
+        self.fetched_ns = time.perf_counter_ns()
         if samples is None:
             return NOT_PLAIN
         if not self._maker.may_write_rows and not self._seeds.samples_need_none():

@@ -120,12 +120,13 @@ class _Twister:
         self.beyond = False
         self._all: tuple[memoryview, ...] = ()
 
-    def _has_words(self, words: memoryview, position: memoryview, *beside: memoryview) -> None:
-        """They lie there; `position` ends with the number of the next one; `beside`: what else changes with a use."""
+    def _has_words(self, words: memoryview, position: memoryview, *beside: memoryview, watched: Sequence[memoryview]) -> None:
+        """They lie there; `position` ends with the number of the next one; `beside`: what else changes with a use. `watched`: what is
+        looked at to see a use, in few pieces: the first words and the last, the position, and those beside."""
         self._all, self._position = (words, position, *beside), position
         self._next = position[-4:].cast("i")
         self.stock, self._hand, self._dealt = words[:_FEW_BYTES], words[-HAND_BYTES:], words[_FEW_BYTES:]
-        self.memories = [self.stock, words[-_FEW_BYTES:], position, *beside]
+        self.memories = list(watched)
 
     def deal(self, hand: bytes) -> None:
         if self.stock is None:
@@ -135,19 +136,15 @@ class _Twister:
             self._position[:] = self.position_at(_HAND_AT)
             self._forget_pair()
 
-    def dealing(self, hands: bytes) -> Iterator[None]:
-        words, position, at, forget_pair = self._dealt, self._position, self._next, self._forget_pair
-        places = _places(self.position_at)
+    def _laid_out(self, hands: bytes) -> Iterator[Sequence[tuple[Any, int, int]]]:
+        """With each `next` as many hands as there is room for are written; (what `position_at` says of its first word, that word, the word
+        behind it) of each of them."""
+        words, places = self._dealt, _places(self.position_at)
         size = HAND_BYTES * len(places)
         for first in range(0, len(hands), size):
             some = hands[first : first + size]
             words[-len(some) :] = some
-            for told, start, end in places[-len(some) // HAND_BYTES :]:
-                position[:] = told
-                forget_pair()
-                yield
-                if not start <= at[0] <= end:
-                    self.beyond = True
+            yield places[-len(some) // HAND_BYTES :]
 
     def seal(self) -> None:
         pass
@@ -216,8 +213,8 @@ class PythonGenerator(_Twister):
     def __init__(self, instance: Any = None, by_memory: bool | None = None) -> None:
         super().__init__(random.seed.__self__ if instance is None else instance)  # type: ignore[attr-defined]
         if _python_state_is_behind_the_header() if by_memory is None else by_memory:
-            address = id(self.instance) + object.__basicsize__
-            self._has_words(_memory_at(address + 4, _WORD_BYTES, self.instance), _memory_at(address, 4, self.instance))
+            memory = _memory_at(id(self.instance) + object.__basicsize__, 4 + _WORD_BYTES, self.instance)
+            self._has_words(memory[4:], memory[:4], watched=(memory[: 4 + _FEW_BYTES], memory[-_FEW_BYTES:]))
 
     def seed(self, seed: int) -> None:
         self.instance.seed(seed)
@@ -231,6 +228,16 @@ class PythonGenerator(_Twister):
     def restore(self, saved: Any) -> None:
         state, self.instance.gauss_next = saved
         super().restore(state)
+
+    def dealing(self, hands: bytes) -> Iterator[None]:
+        at, instance = self._next, self.instance
+        for places in self._laid_out(hands):
+            for _, start, end in places:
+                at[0] = start
+                instance.gauss_next = None
+                yield
+                if not start <= at[0] <= end:
+                    self.beyond = True
 
     def _forget_pair(self) -> None:
         self.instance.gauss_next = None
@@ -282,9 +289,10 @@ class NumpyGenerator(_Twister):
         self._is_twister = type(self._bits).__name__ == "MT19937"
         self.memories, self.stock, self._all = [], None, ()
         if self._is_twister and self._gauss_at is not None:
-            address, bits = self._bits.ctypes.state_address, self._bits
+            memory = _memory_at(self._bits.ctypes.state_address, _WORD_BYTES + 4, self._bits)
             self._gauss = _memory_at(id(self.instance) + self._gauss_at, _GAUSS_BYTES, self.instance)
-            self._has_words(_memory_at(address, _WORD_BYTES, bits), _memory_at(address + _WORD_BYTES, 4, bits), self._gauss)
+            watched = (memory[:_FEW_BYTES], memory[-4 - _FEW_BYTES :], self._gauss)
+            self._has_words(memory[:_WORD_BYTES], memory[_WORD_BYTES:], self._gauss, watched=watched)
 
     def seal(self) -> None:
         if not self.is_sealed():
@@ -313,6 +321,16 @@ class NumpyGenerator(_Twister):
             np.random.mtrand.set_bit_generator(bits)
         self.seal()
         super().restore(state)
+
+    def dealing(self, hands: bytes) -> Iterator[None]:
+        at, there_is_one = self._next, self._gauss[:8].cast("q")
+        for places in self._laid_out(hands):
+            for _, start, end in places:
+                at[0] = start
+                there_is_one[0] = 0
+                yield
+                if not start <= at[0] <= end:
+                    self.beyond = True
 
     def _forget_pair(self) -> None:
         self._gauss[:] = self._NO_GAUSS
@@ -369,12 +387,13 @@ class TorchGenerator(_Twister):
         self._seal: memoryview | None = None
         offset = _offset_of_torchs_engine() if by_memory is None else _found_engine() if by_memory else None
         if offset is not None:
-            address = generator_address(self.instance) + offset
-            head, words = _memory_at(address, _HEAD_BYTES, self.instance), _memory_at(address + _HEAD_BYTES, _WORD_BYTES, self.instance)
-            self._normals = _memory_at(address + _ENGINE_BYTES, _NORMALS_BYTES, self.instance)
-            self._initial_seed, position = head[:_SEED_BYTES], head[_SEED_BYTES:]
-            self._seal = _memory_at(address + _SEAL_AT, len(_SEAL), self.instance) if _seal_breaks() else None
-            self._has_words(words, position, self._normals, self._initial_seed, *([] if self._seal is None else [self._seal]))
+            memory = _memory_at(generator_address(self.instance) + offset, _ENGINE_BYTES + _NORMALS_BYTES, self.instance)
+            self._initial_seed, position, words = memory[:_SEED_BYTES], memory[_SEED_BYTES:_HEAD_BYTES], memory[_HEAD_BYTES:_SEAL_AT]
+            self._seal = memory[_SEAL_AT:_ENGINE_BYTES] if _seal_breaks() else None
+            self._normals = memory[_ENGINE_BYTES:]
+            watched = (memory[: _HEAD_BYTES + _FEW_BYTES], memory[_SEAL_AT - _FEW_BYTES :])
+            sealed = () if self._seal is None else (self._seal,)
+            self._has_words(words, position, self._normals, self._initial_seed, *sealed, watched=watched)
             self._no_normals = _no_normals()
 
     def seed(self, seed: int) -> None:
@@ -409,6 +428,16 @@ class TorchGenerator(_Twister):
     def position_at(cls, word: int) -> bytes:
         """How many are left before all are stirred, and one more; that it is seeded; the next."""
         return struct.pack("=iiI", _WORDS - word + 1, 1, word)
+
+    def dealing(self, hands: bytes) -> Iterator[None]:
+        at, position, normals, no_normals = self._next, self._position, self._normals, self._no_normals
+        for places in self._laid_out(hands):
+            for told, start, end in places:
+                position[:] = told
+                normals[:] = no_normals
+                yield
+                if not start <= at[0] <= end:
+                    self.beyond = True
 
     def _forget_pair(self) -> None:
         self._normals[:] = self._no_normals

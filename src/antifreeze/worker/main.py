@@ -364,7 +364,7 @@ class ProcessWorker(Worker):
         self._collects = collects
         self._generators = global_generators()
         self._sample_seeds = SampleSeeds(spec.base_seed, spec.epoch, self._generators)
-        writer = SlotWriter(arena, spec.limit_bytes, spec.limit_name)
+        writer = SlotWriter(arena, lambda: (spec.limit_bytes, spec.limit_name))
         super().__init__(spec, channel, journal, self._sample_seeds, writer, SampleMaker(spec.fetching(), writer, journal))
 
     def _initialise(self) -> None:

@@ -59,7 +59,7 @@ class Seeds(Protocol):
 
     def no_code_ran(self) -> None: ...
 
-    def look_again(self) -> None: ...
+    def look_again(self, moved: Sequence[Generator] | None = None) -> None: ...
 
     def seed_of(self, position: int) -> int: ...
 
@@ -103,9 +103,15 @@ class SampleSeeds:
         self._used_by_batches = [generator for generator in self._used_by_batches if generator not in generators]
         self._marks = None
 
-    def look_again(self) -> None:
-        """The generators were moved by somebody who is no data set."""
-        self._marks = None
+    def look_again(self, moved: Sequence[Generator] | None = None) -> None:
+        """These (None: any of them) were moved by somebody who is no data set."""
+        if moved is None or any(generator in self._unused for generator in moved):
+            self._marks = None
+
+    @property
+    def used(self) -> Sequence[Generator]:
+        """By samples, as far as is known."""
+        return self._used
 
     def seed_of(self, position: int) -> int:
         """What every generator is seeded with before the sample at `position`."""
@@ -277,7 +283,7 @@ class KeptState:
     def __init__(self, generators: Sequence[Generator] | None = None, seeds: SampleSeeds | None = None) -> None:
         self._generators = list(global_generators() if generators is None else generators)
         self._seeds = seeds
-        self._saved: list[tuple[Any, Any]] = [(generator.mark(), generator.save()) for generator in self._generators]
+        self._saved = {generator: (generator.mark(), generator.save()) for generator in self._generators}
         self._glance = glance_at(self._generators)
         self._glanced = self._glance()
 
@@ -294,6 +300,11 @@ class KeptState:
             self._seeds.note_used(moved)
         return not seeded
 
+    def end_of(self, used: Sequence[Generator]) -> None:
+        """After `begin`, where no others than these can have moved."""
+        for generator in used:
+            generator.restore(self._saved[generator][1])
+
     def run(self, call: Callable[[], Any]) -> Any:
         self.begin()
         if self._seeds is not None:
@@ -305,25 +316,21 @@ class KeptState:
                 self._put_back()
 
     def _keep_what_moved(self) -> None:
-        for number, generator in enumerate(self._generators):
-            if generator.moved_since(self._saved[number][0]):
-                self._saved[number] = (generator.mark(), generator.save())
-                self._look_again()
+        for generator in self._moved():
+            self._saved[generator] = (generator.mark(), generator.save())
         self._glance = glance_at(self._generators)  # where they lie now
         self._glanced = self._glance()
 
     def _put_back(self) -> list[Generator]:
-        moved = []
-        for generator, (mark, state) in zip(self._generators, self._saved, strict=True):
-            if generator.moved_since(mark):
-                moved.append(generator)
-                generator.restore(state)
-                self._look_again()
+        moved = self._moved()
+        self.end_of(moved)
         return moved
 
-    def _look_again(self) -> None:
+    def _moved(self) -> list[Generator]:
+        moved = [generator for generator in self._generators if generator.moved_since(self._saved[generator][0])]
         if self._seeds is not None:
-            self._seeds.look_again()
+            self._seeds.look_again(moved)
+        return moved
 
 
 def sample_seed(base_seed: int, epoch: int, position: int) -> int:

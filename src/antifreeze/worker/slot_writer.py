@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+
 import torch
 
 from antifreeze.errors import BatchTooLarge
@@ -10,12 +13,14 @@ from antifreeze.slots.layout import RowLayout
 
 _KEPT_VIEWS = 64
 
+Limit = Callable[[], tuple[int | None, str]]
+"""How many bytes a batch may have, and whose limit that is; asked for when it is needed, since looking for it takes a while."""
+
 
 class SlotWriter:
-    def __init__(self, arena: Arena, limit_bytes: int | None, limit_name: str) -> None:
+    def __init__(self, arena: Arena, limit: Limit) -> None:
         self._arena = arena
-        self._limit_bytes = min(limit_bytes or SLOT_STRIDE, SLOT_STRIDE)
-        self._limit_name = limit_name
+        self._limit = limit
         self._columns: dict[tuple[int, int, int], list[torch.Tensor]] = {}
         self._offsets: dict[tuple[int, int], list[int]] = {}
         self._rows: dict[tuple[int, int, int, int, int], list[torch.Tensor]] = {}  # parts of columns whose pages are there
@@ -32,11 +37,12 @@ class SlotWriter:
         columns = self._columns.get(key) if self._arena.mapped_bytes(slot) else None  # in a thread, the parent may have dropped it
         if columns is None:
             size = layout.offsets(rows)[-1]
-            if size > self._limit_bytes:
+            limit_bytes, limit_name = self._known_limit
+            if size > limit_bytes:
                 raise BatchTooLarge(
                     f"a batch of {rows:,} samples × {layout.row_bytes:,} bytes = {size:,} bytes does not fit into "
-                    f"{self._limit_name} ({self._limit_bytes:,} bytes); a batch size of "
-                    f"{max(1, self._limit_bytes // max(1, layout.row_bytes)):,} or less would"
+                    f"{limit_name} ({limit_bytes:,} bytes); a batch size of "
+                    f"{max(1, limit_bytes // max(1, layout.row_bytes)):,} or less would"
                 )
             columns = layout.columns(self._room(slot, size), rows)
             self._offsets[layout.key, rows] = layout.offsets(rows)
@@ -62,11 +68,17 @@ class SlotWriter:
 
     def room(self, slot: int, size_bytes: int) -> Mapping:
         """At least `size_bytes` of the slot, for a parcel."""
-        if size_bytes > self._limit_bytes:
-            raise BatchTooLarge(f"a batch of {size_bytes:,} bytes does not fit into {self._limit_name} ({self._limit_bytes:,} bytes)")
+        limit_bytes, limit_name = self._known_limit
+        if size_bytes > limit_bytes:
+            raise BatchTooLarge(f"a batch of {size_bytes:,} bytes does not fit into {limit_name} ({limit_bytes:,} bytes)")
         room = self._room(slot, size_bytes)
         self._take_pages(slot, 0, size_bytes)
         return room
+
+    @cached_property
+    def _known_limit(self) -> tuple[int, str]:
+        limit_bytes, name = self._limit()
+        return min(limit_bytes or SLOT_STRIDE, SLOT_STRIDE), name
 
     def _forget_what_was_discarded(self) -> None:
         if self._arena.forgotten != self._forgotten:

@@ -332,7 +332,7 @@ class ThreadSeeds:
     def no_code_ran(self) -> None:
         pass
 
-    def look_again(self) -> None:
+    def look_again(self, moved: Sequence[Generator] | None = None) -> None:
         pass
 
     def for_each(self, position: int, count: int, fetch: Callable[[int], None], offsets: Sequence[int] | None = None) -> None:
