@@ -170,9 +170,8 @@ def forget_sparse_tensors() -> None:
         waiting.clear()
 
 
-def is_profiling() -> bool:
-    """torch's own iterator opens a record_function for every batch, which costs more than some batches."""
-    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
+is_profiling: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
+"""torch's own iterator opens a record_function for every batch, which costs more than some batches."""
 
 
 def generator_address(generator: torch.Generator) -> int:

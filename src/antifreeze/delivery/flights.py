@@ -131,6 +131,11 @@ class Flights:
             while not self.finished and len(self.planned) < missing:
                 self._draw_one()
 
+    def plan_next(self) -> None:
+        """No further than the next batch, for whoever loads one at a time."""
+        while not self.planned and not self.finished:
+            self._draw_one()
+
     @property
     def _with_workers(self) -> int:
         return len(self.in_flight) - len(self._made)

@@ -46,6 +46,7 @@ class HandOver:
         self._dataset = dataset
         self._collates = collates
         self._pins = pins
+        self._may_pin = pins or feeds_from_pinned
         self._pin_device = pin_device
         self._feeds_from_pinned = feeds_from_pinned
 
@@ -55,10 +56,11 @@ class HandOver:
         timing.batches += 1
         timing.samples += samples
         timing.delivered_bytes += size_bytes
-        timing.largest_bytes = max(timing.largest_bytes, size_bytes)
+        if size_bytes > timing.largest_bytes:
+            timing.largest_bytes = size_bytes
         if timing.batches % (_LOOK_AT_MEMORY_EVERY if timing.batches < _FIRST_BATCHES else _LATER_EVERY) == 1:
             self._look_at_memory(pool)
-        return self._pinned(data, pool.ring.keeper)
+        return self._pinned(data, pool.ring.keeper) if self._may_pin else data
 
     def give_made(self, data: Any, samples: int, size_bytes: int, pool: Pool | LocalPool) -> Any:
         """The same for what was made in this process: it may be the data set's own storage."""

@@ -272,7 +272,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         assert asked is not None
         self.cursor.sampler_epoch = asked.epoch
         drawn = None if self._next_epoch is None else self._next_epoch.drawn
-        plan = MapPlan(self._index_sampler, self._auto_collation, self._generators, self._job.quarantine(), drawn)
+        quarantine, lists = self._job.quarantine(), self._loads_at_once
+        plan = MapPlan(self._index_sampler, self._auto_collation, self._generators, quarantine, drawn, lists)
         begin_map(self._flights, plan, resume)
         plan.asked = asked.randomness
         if not resume or asked.randomness is not None:
@@ -454,24 +455,30 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _load_at_once(self, pool: Any, may_fail: bool = True) -> Any:
         """Without workers, and with no sample forgiven, a batch is loaded when it is asked for and handed over."""
-        self._flights.plan_ahead()
-        if not self._flights.planned or isinstance(self._flights.planned[0], BaseException):
+        flights = self._flights
+        if self._loads_at_once:
+            flights.plan_next()
+        else:
+            flights.plan_ahead()
+        if not flights.planned or isinstance(flights.planned[0], BaseException):
             self._end_or_raise()
-        planned = self._flights.planned.popleft()
-        assert isinstance(planned, PlannedBatch) and isinstance(pool, LocalPool)
-        failed: FetchError | None = None
+        planned = flights.planned.popleft()
+        assert isinstance(planned, PlannedBatch)
+        failed, rows = None, planned.rows
         try:
             load = in_stage("load", pool.load) if self._watched else pool.load
-            data, size = load(planned.number, planned.indices, planned.position, planned.rows)
+            data, size = load(planned.number, planned.indices, planned.position, rows)
         except FetchError as error:
             failed = error
         if failed is not None and not may_fail:
-            self._flights.planned.appendleft(planned)
+            flights.planned.appendleft(planned)
             raise NotHere(failed.failure.message)
         self.cursor.delivered = self.cursor.delivered.add(planned)
         if failed is not None:
             raise self._hand_over.to_raise(planned, failed.failure.row or 0, failed, planned.number)
-        return self._hand_over.give_made(data, planned.rows, size or size_within(self._options.memory_budget_bytes, data), self.pool)
+        budget = self._options.memory_budget_bytes
+        size = size if size or budget is None else size_within(budget, data)
+        return self._hand_over.give_made(data, rows, size, self.pool)
 
     def _next_resolved(self) -> tuple[InFlight, Batch]:
         """The next batch in order (or any, where order does not matter) that is no longer loading; StopIteration at the end."""

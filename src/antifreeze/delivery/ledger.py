@@ -106,9 +106,10 @@ class LoopClock:
             self._made_in = time.perf_counter_ns() - self._began_at
 
     def enter(self) -> None:
-        self.entered_at = self._timing.waiting_since_ns = time.perf_counter_ns()
+        timing = self._timing
+        self.entered_at = timing.waiting_since_ns = now = time.perf_counter_ns()
         if self._left_at is not None:
-            self._timing.loop_ns += self.entered_at - self._left_at
+            timing.loop_ns += now - self._left_at
 
     def ending(self) -> None:
         """This next() finds the end of the epoch."""
@@ -126,7 +127,8 @@ class LoopClock:
             self._long(waited)
         timing.waited_ns += waited
         timing.waiting_since_ns = None
-        timing.longest_wait_ns = max(timing.longest_wait_ns, waited)
+        if waited > timing.longest_wait_ns:
+            timing.longest_wait_ns = waited
         self._left_at = now
 
     def _edge(self, waited: int) -> None:

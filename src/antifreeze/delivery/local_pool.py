@@ -174,12 +174,15 @@ class LocalPool:
 
     def load(self, number: int, indices: Any, position: int, rows: int) -> tuple[Any, int]:
         """One batch, now: where no sample is forgiven there is nothing to decide. Raises FetchError."""
-        self._check_usable()
+        if self.closed:
+            self._check_usable()
         fetcher = self._fetcher
         assert isinstance(fetcher, MapFetcher)
         task = WorkerTask(number, number, NO_SLOT, rows, 0, position, _listed(indices), True)
-        self._begin_task()
-        if fetcher.is_plain():
+        self._loaded += 1
+        if not self._loaded % LOOK_AGAIN_EVERY:
+            self._maker.rows_pay = True
+        elif fetcher.is_plain():
             collated = self._load_plainly(fetcher, task)
             if collated is not NOT_PLAIN:
                 return collated, 0
@@ -222,7 +225,7 @@ class LocalPool:
         ended, fetched = time.perf_counter_ns(), fetcher.fetched_ns
         if cpu_before is not None:
             self._cpu_share = _share(time.process_time_ns() - cpu_before, ended - began)
-        self._count(task.batch_rows, fetched - began, ended - fetched, 0)
+        self.costs.add(task.batch_rows, fetched - began, ended - fetched, 0, int(self._cpu_share * (ended - began)))
         return collated
 
     def _was_late(self, draws: bool) -> bool:
@@ -234,11 +237,6 @@ class LocalPool:
             return True
         self._kept.end_of(self.seeds.used)
         return False
-
-    def _begin_task(self) -> None:
-        self._loaded += 1
-        if not self._loaded % LOOK_AGAIN_EVERY:
-            self._maker.rows_pay = True
 
     def submit(self, number: int, content: Content, rows: int, tasks: int, worker: int | None, stream: int | None = None) -> None:
         self.contents[number] = content
@@ -280,7 +278,8 @@ class LocalPool:
         position, whole = content.position + task.first_row, task.whole
         work = WorkerTask(task.number, task.batch, batch.slot, batch.rows, task.first_row, position, _listed(indices), whole, offsets)
         self._journal.begin(task.number, task.batch, time.monotonic_ns())
-        self._begin_task()
+        self._loaded += 1
+        self._maker.rows_pay |= not self._loaded % LOOK_AGAIN_EVERY
         cpu_before = None if self._loaded % MEASURED_EVERY else time.process_time_ns()
         try:
             if isinstance(self._fetcher, StreamFetcher):

@@ -42,9 +42,10 @@ class PlannedBatch(NamedTuple):
 
     @property
     def rows(self) -> int:
-        drawn = self.after.samples - self.position
-        # samples at its end may have moved up to earlier batches since
-        return min(drawn, len(self.indices)) if drawn != 1 and isinstance(self.indices, _MANY) else drawn
+        drawn, indices = self.after.samples - self.position, self.indices
+        if drawn == 1 or not isinstance(indices, _MANY) or len(indices) >= drawn:
+            return drawn
+        return len(indices)  # samples at its end have moved up to earlier batches since
 
 
 class MapPosition(NamedTuple):
@@ -95,8 +96,11 @@ class MapPlan:
         generators: Sequence[torch.Generator] = (),
         quarantine: Quarantine | None = None,
         drawn: Drawn | None = None,
+        lists: bool = False,
     ) -> None:
+        """`lists`: batches are lists wherever they could be arrays, for whoever takes them as they are."""
         self._drawn = drawn
+        self._lists = lists
         self._index_sampler = index_sampler
         self._auto_collation = auto_collation
         self._quarantine = quarantine
@@ -144,7 +148,8 @@ class MapPlan:
                 self._pass_spares()
                 indices = self._next_indices(self._iterator)
         else:
-            self._pass_spares()
+            if self._spares:
+                self._pass_spares()
             indices = self._next_indices(self._iterator)
         if indices is _END:
             return None
@@ -154,8 +159,9 @@ class MapPlan:
         if self.beginning is None:
             self.beginning = _check_sum([indices.tolist() if isinstance(indices, array) else indices])
         count = len(indices) if self._auto_collation and isinstance(indices, _MANY) else 1
-        self.position = MapPosition(before.batches + 1, before.samples + count, self.sampler_state())
-        return PlannedBatch(before.batches, indices, before.samples, self.position)
+        state = None if self._stateful is None else self.sampler_state()
+        self.position = after = MapPosition(before.batches + 1, before.samples + count, state)
+        return PlannedBatch(before.batches, indices, before.samples, after)
 
     def repeat(self, indices: Any) -> PlannedBatch:
         """After the end: one more batch, of samples that came before, at positions of its own."""
@@ -190,9 +196,13 @@ class MapPlan:
     def _next_indices(self, iterator: Iterator[Any]) -> Any:
         if not self.composes:
             return next(iterator, _END)
-        size, drop_last = self._index_sampler.batch_size, self._index_sampler.drop_last
-        batch = iterator.take(size) if isinstance(iterator, ArrayOrder) else list(islice(iterator, size))
-        return _END if not batch or (drop_last and len(batch) < size) else batch
+        size = self._index_sampler.batch_size
+        batch: list[Any] | array[int]
+        if not isinstance(iterator, ArrayOrder):
+            batch = list(islice(iterator, size))
+        else:
+            batch = iterator.take_list(size) if self._lists else iterator.take(size)
+        return _END if len(batch) < size and (not batch or self._index_sampler.drop_last) else batch
 
     def _begin(self) -> Any:
         saved = self.position.sampler_state

@@ -39,6 +39,11 @@ class ArrayOrder(Iterator[int]):
             count -= len(part)
         return taken
 
+    def take_list(self, count: int) -> list[int]:
+        taken: list[int] = self._piece[self._at : self._at + count].tolist()
+        self._at += len(taken)
+        return taken if len(taken) == count else taken + self.take(count - len(taken)).tolist()
+
     def skip(self, count: int) -> None:
         while count:
             step = min(count, len(self._piece) - self._at)

@@ -185,14 +185,16 @@ class MapFetcher:
     def is_plain(self) -> bool:
         """Samples are asked for and collated, and nothing of that was seen to use a random number that `seeding_each` does not deal."""
         maker, seeds = self._maker, self._seeds
-        if maker.may_write_rows and maker.rows_pay:
+        may_write_rows = maker.may_write_rows
+        if may_write_rows and maker.rows_pay:
             return False
         if not self._config.auto_collation:
             return seeds.samples_need_none() and (self._config.collate_fn is default_convert or seeds.batches_need_none())
         if self._gather is not None and self._gather.layout() is not None:
             return False
-        each = self._get_many is None
-        return (not each or seeds.may_go_plainly()) and ((each and maker.may_write_rows) or seeds.batches_need_none())
+        if self._get_many is None:
+            return seeds.may_go_plainly() and (may_write_rows or seeds.batches_need_none())
+        return seeds.batches_need_none()
 
     def collate_plainly(self, task: Task) -> Any:
         """The batch of a plain data set, as torch's own fetcher makes it; NOT_PLAIN where the samples must be loaded one by one.

@@ -142,6 +142,8 @@ class SampleSeeds:
 
     def seeding_each(self, place: Iterator[Any], position: int, count: int, offsets: Sequence[int] | None = None) -> Iterator[Any]:
         """What `place` gives: with each the generators become those of the sample at position + k (or + offsets[k])."""
+        if not self._used:
+            return place
         return self._seeding_each(
             place, range(position, position + count) if offsets is None else [position + offset for offset in offsets]
         )
