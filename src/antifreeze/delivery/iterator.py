@@ -31,7 +31,7 @@ from antifreeze.delivery.flights import Flights, InFlight
 from antifreeze.delivery.handing_over import HandOver
 from antifreeze.delivery.job import Seeding, job_of
 from antifreeze.delivery.ledger import Ledger, LoopClock
-from antifreeze.delivery.local_pool import LocalPool
+from antifreeze.delivery.local_pool import Lent, LocalPool
 from antifreeze.delivery.next_epoch import NextEpoch, why_cold
 from antifreeze.delivery.pinning import page_lock
 from antifreeze.delivery.position import Cursor, MapDelivered, fingerprint
@@ -181,8 +181,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return pool
 
     def _finalizing(self, loader: Any) -> Any:
-        crew = self.pool.crew if isinstance(self.pool, Pool) else None
-        return weakref.finalize(self, _close, crew, weakref.ref(loader), self._ring, unheard=True)
+        held = self.pool.crew if isinstance(self.pool, Pool) else self.pool.lent
+        return weakref.finalize(self, _close, held, weakref.ref(loader), self._ring, unheard=True)
 
     # --- beginning ---
 
@@ -563,14 +563,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return self.cursor.state(self._generators)
 
 
-def _close(crew: Crew | None, loader_ref: Any, ring: Ring, unheard: bool = False) -> None:
+def _close(held: Crew | Lent, loader_ref: Any, ring: Ring, unheard: bool = False) -> None:
     try:
-        if crew is not None:
-            crew.close(unheard)
+        held.close(unheard)
     finally:
         loader = loader_ref()
         if loader is not None:
-            loader._fork_is_unsafe |= crew is not None and crew.use_server
+            loader._fork_is_unsafe |= isinstance(held, Crew) and held.use_server
             loader._return_ring(ring)
         else:
             ring.close()

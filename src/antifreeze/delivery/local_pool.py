@@ -11,19 +11,21 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import torch
 
 from antifreeze.delivery.batches import build
+from antifreeze.delivery.ledger import Ledger
 from antifreeze.errors import LoaderClosed
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.exchange import Action, Ending, FreeSlot, LeftOut, RowFailed, Send, TaskEnded
 from antifreeze.supervisor.state import PoolState
 from antifreeze.supervisor.tasks import Batch, Task
-from antifreeze.supervisor.work import Content, Costs, StreamStart
+from antifreeze.supervisor.work import Content, StreamStart
 from antifreeze.torch_private import swap_worker_info, worker_info
 from antifreeze.worker.awaiting import map_fetcher_for
 from antifreeze.worker.fetch import MapFetcher
@@ -99,6 +101,35 @@ class _LocalMaker(SampleMaker):
         return Packed(rows, 0, fetch_ns, collate_ns, 0)
 
 
+class Lent:
+    """A KeptState in use; an end of its epoch gives it back for the next one. (Nothing of a pool's but this is kept alive until then: a
+    data set may lead to the iterator whose end it is.)"""
+
+    def __init__(self, kept: KeptState, ledger: Ledger) -> None:
+        self._kept: KeptState | None = kept
+        self._spares = ledger.spare_kept
+
+    def close(self, unheard: bool = False) -> None:
+        """May be called twice; there is nothing to hear."""
+        kept, self._kept = self._kept, None
+        if kept is not None and not self._spares:
+            self._spares.append(kept)
+
+
+def _keeping(seeds: tuple[int, int], ledger: Ledger) -> tuple[KeptState, SampleSeeds]:
+    """Those of an epoch that has ended; or new ones, with what was found out before."""
+    with suppress(IndexError):  # there is none, or another thread has just taken it
+        kept = ledger.spare_kept.pop()
+        if kept.seeds is not None:
+            kept.seeds.begin_epoch(*seeds)
+            return kept, kept.seeds
+    generators = global_generators()
+    fresh = SampleSeeds(*seeds, generators)
+    if ledger.local_seeds is not None:
+        fresh.go_on_from(ledger.local_seeds)
+    return KeptState(generators, fresh), fresh
+
+
 class LocalPool:
     def __init__(
         self,
@@ -108,20 +139,18 @@ class LocalPool:
         seeds: tuple[int, int],
         ring: Ring,
         limit: Limit,
-        costs: Costs,
+        ledger: Ledger,
         worker_init_fn: Callable[[int], None] | None = None,
-        before: SampleSeeds | None = None,
     ) -> None:
-        """`worker_init_fn`: for streams of a run that had workers. `before`: `seeds` of an earlier one with the same data set."""
+        """`worker_init_fn`: for streams of a run that had workers."""
         self.ring = ring
-        self.costs = costs
+        self.costs = ledger.costs
         self.layouts: dict[int, RowLayout] = {}
         self.contents: dict[int, Content] = {}
         self.collated: dict[int, Any] = {}
         self.streams: dict[int, StreamStart] = {}
         self.closed = False
         self.state = PoolState(1, config.forgive)
-        generators = global_generators()
         self._limit = limit
         self._config = config
         self._dataset = dataset
@@ -131,10 +160,8 @@ class LocalPool:
         self._journal = UnreadRow()
         self._loaded = 0
         self._cpu_share = 1.0
-        self.seeds = SampleSeeds(*seeds, generators)
-        if before is not None:
-            self.seeds.go_on_from(before)
-        self._kept = KeptState(generators, self.seeds)
+        self._kept, self.seeds = _keeping(seeds, ledger)
+        self.lent = Lent(self._kept, ledger)
         self._use_ring(ring)
 
     def __repr__(self) -> str:

@@ -280,11 +280,12 @@ def _is_among(generator: Generator, others: Sequence[Generator]) -> bool:
 
 
 class KeptState:
-    """The generators of the user's own process, put back as they were after each call that loads something."""
+    """The generators of the user's own process, put back as they were after each call that loads something; `seeds`: by which it is
+    loaded."""
 
     def __init__(self, generators: Sequence[Generator] | None = None, seeds: SampleSeeds | None = None) -> None:
         self._generators = list(global_generators() if generators is None else generators)
-        self._seeds = seeds
+        self.seeds = seeds
         self._saved = {generator: (generator.mark(), generator.save()) for generator in self._generators}
         self._glance = glance_at(self._generators)
         self._glanced = self._glance()
@@ -298,8 +299,8 @@ class KeptState:
         if self._glance() == self._glanced:
             return False
         moved = self._put_back()
-        if self._seeds is not None and not seeded:
-            self._seeds.note_used(moved)
+        if self.seeds is not None and not seeded:
+            self.seeds.note_used(moved)
         return not seeded
 
     def end_of(self, used: Sequence[Generator]) -> None:
@@ -309,12 +310,12 @@ class KeptState:
 
     def run(self, call: Callable[[], Any]) -> Any:
         self.begin()
-        if self._seeds is not None:
-            self._seeds.begin_call()
+        if self.seeds is not None:
+            self.seeds.begin_call()
         try:
             return call()
         finally:
-            if self._seeds is None or not self._seeds.untouched:
+            if self.seeds is None or not self.seeds.untouched:
                 self._put_back()
 
     def _keep_what_moved(self) -> None:
@@ -330,8 +331,8 @@ class KeptState:
 
     def _moved(self) -> list[Generator]:
         moved = [generator for generator in self._generators if generator.moved_since(self._saved[generator][0])]
-        if self._seeds is not None:
-            self._seeds.look_again(moved)
+        if self.seeds is not None:
+            self.seeds.look_again(moved)
         return moved
 
 
