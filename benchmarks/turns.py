@@ -2,7 +2,8 @@
 
 For each workload one process holds an iterator of either, and lets them make some batches each, in turn, for about as long as a blink;
 the figure is what a batch takes, and a ratio the median over all turns of the ratio within one turn. So what is measured is a few
-hundred nanoseconds more or less, which fresh processes would hide behind the noise of the machine.
+hundred nanoseconds more or less, which fresh processes would hide behind the noise of the machine. The same for whole epochs of few
+batches, with their beginning and their end.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ import machine
 import numpy as np
 import torch
 from runs import measuring_environment
-from table import ratio, render
+from table import quantity, ratio, render
 from torch.utils.data import Dataset
 from workloads import WORKLOADS, as_it_is
 
 LIMIT_S = 300.0
 TURN_S = 0.005
-EPOCH_BATCHES = 8
+EPOCH_BATCHES = 16
 
 
 class Pictures(Dataset[tuple[torch.Tensor, int]]):
@@ -111,8 +112,6 @@ class Turns:
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self._batches: Iterator[Any] = iter(loader)
-        self.begins_s: list[float] = []
-        self.batch_s = 0.0
 
     def take(self, count: int) -> float:
         """Seconds a batch."""
@@ -126,17 +125,24 @@ class Turns:
         return (spent + time.perf_counter() - begun) / count
 
 
-def begin_s(loader: Any) -> float:
-    """What iter() takes, and the end of an epoch before it does not."""
+def epoch_s(loader: Any) -> float:
     begun = time.perf_counter()
-    iterator = iter(loader)
-    took = time.perf_counter() - begun
-    for _ in range(EPOCH_BATCHES):
-        next(iterator, None)
-    return took
+    for _ in loader:
+        pass
+    return time.perf_counter() - begun
 
 
-def measure(name: str, seconds: float) -> dict[str, list[float]]:
+def in_turn(take: Callable[[int], float], seconds: float) -> list[list[float]]:
+    """What take(0) and take(1) gave, each of them first every other time."""
+    found: list[list[float]] = [[], []]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(found[0]) < 8:
+        for number in (0, 1) if len(found[0]) % 2 else (1, 0):
+            found[number].append(take(number))
+    return found
+
+
+def measure(name: str, seconds: float) -> dict[str, list[list[float]]]:
     import antifreeze
 
     torch.set_num_threads(1)
@@ -145,30 +151,29 @@ def measure(name: str, seconds: float) -> dict[str, list[float]]:
     loaders = [torch.utils.data.DataLoader(**given), antifreeze.DataLoader(**given)]
     both = [Turns(loader) for loader in loaders]
     count = max(1, round(TURN_S / min(each.take(50) for each in both)))
-    times: list[list[float]] = [[], []]
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 8:
-        for number in (0, 1) if len(times[0]) % 2 else (1, 0):
-            times[number].append(both[number].take(count))
-    begins = [[begin_s(loader) for loader in loaders] for _ in range(20)]
-    return {"torch": times[0], "ours": times[1], "torch begins": [one for one, _ in begins], "ours begins": [two for _, two in begins]}
+    batches = in_turn(lambda number: both[number].take(count), seconds)
+    few = arguments(EPOCH_BATCHES * (given["batch_size"] or 1))
+    short = [torch.utils.data.DataLoader(**few), antifreeze.DataLoader(**few)]
+    epochs = in_turn(lambda number: epoch_s(short[number]), seconds / 2)
+    return {"batches": batches, "epochs": epochs}
 
 
-def row(name: str, found: dict[str, list[float]]) -> list[str]:
-    of_torch, ours = found["torch"], found["ours"]
-    against = statistics.median(one / two for one, two in zip(of_torch, ours, strict=True))
-    took = [f"{statistics.median(times) * 1e6:.3g}" for times in (of_torch, ours, found["torch begins"], found["ours begins"])]
-    return [name, *took[:2], ratio(against), *took[2:]]
+def row(name: str, found: dict[str, list[list[float]]]) -> list[str]:
+    cells = [name]
+    for both in found.values():
+        cells += [f"{quantity(statistics.median(times) * 1e6)}" for times in both]
+        cells.append(ratio(statistics.median(one / two for one, two in zip(*both, strict=True))))
+    return cells
 
 
-def in_own_process(name: str, seconds: float) -> dict[str, list[float]] | str:
+def in_own_process(name: str, seconds: float) -> dict[str, list[list[float]]] | str:
     """What was measured, or why nothing was."""
     command = [sys.executable, __file__, "--child", json.dumps([name, seconds])]
     done = subprocess.run(command, capture_output=True, text=True, env=measuring_environment(), timeout=LIMIT_S, check=False)
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    found: dict[str, list[float]] = json.loads(lines[-1])
+    found: dict[str, list[list[float]]] = json.loads(lines[-1])
     return found
 
 
@@ -198,8 +203,8 @@ def main(given: Sequence[str] | None = None) -> int:
             notes.append(f"{name}: {'skipped' if missing else 'failed'}: {found}")
             continue
         rows.append(row(name, found))
-        print(f"{name}: {rows[-1][3]}", file=sys.stderr, flush=True)
-    head = ["workload", "torch, µs a batch", "ours, µs a batch", "speed", "torch, µs to begin", "ours, µs to begin"]
+        print(f"{name}: {rows[-1][3]}, {rows[-1][6]}", file=sys.stderr, flush=True)
+    head = ["workload", "torch, µs a batch", "ours", "speed", f"torch, µs an epoch of {EPOCH_BATCHES} batches", "ours", "speed"]
     print("\n".join([*machine.description(), "", render(head, rows, chosen.markdown), *notes]))
     return 1 if any(": failed: " in note for note in notes) else 0
 

@@ -74,7 +74,8 @@ class Job:
         given = (self.collate_fn, self.auto_collation, self.drop_last, options.forgives, None)
         config = FetchConfig(*given, options.concurrency, options.sample_timeout_s, self._fills)
         seeds = (seeding.base_seed, seeding.epoch)
-        pool = LocalPool(self.dataset, not self.is_map, config, seeds, ring, self._limit, ledger, self.worker_init_fn)
+        known = (ledger.costs, ledger.learnt, ledger.local_seeds)
+        pool = LocalPool(self.dataset, not self.is_map, config, seeds, ring, self._limit, *known, self.worker_init_fn)
         ledger.local_seeds = pool.seeds
         return pool
 

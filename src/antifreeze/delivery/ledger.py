@@ -6,9 +6,10 @@ import time
 from dataclasses import dataclass, field
 
 from antifreeze.delivery.bad_samples import BadSampleRecord
+from antifreeze.delivery.local_pool import Learnt
 from antifreeze.events import Story
 from antifreeze.supervisor.work import Costs
-from antifreeze.worker.seeding import KeptState, SampleSeeds
+from antifreeze.worker.seeding import SampleSeeds
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Ledger:
     warmth: Warmth = field(default_factory=Warmth)
     decided: list[Decided] = field(default_factory=list)  # oldest first; empty where the number of workers was given
     local_seeds: SampleSeeds | None = None  # of the last epoch loaded in this process: what the data set draws
-    spare_kept: list[KeptState] = field(default_factory=list)  # of epochs that have ended; whoever takes one has it for himself
+    learnt: list[Learnt] = field(default_factory=list)  # in epochs that have ended; whoever takes one has it for himself
 
 
 LONG_WAIT_NS = 50_000_000

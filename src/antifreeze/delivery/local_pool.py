@@ -18,18 +18,17 @@ from typing import Any
 import torch
 
 from antifreeze.delivery.batches import build
-from antifreeze.delivery.ledger import Ledger
 from antifreeze.errors import LoaderClosed
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.exchange import Action, Ending, FreeSlot, LeftOut, RowFailed, Send, TaskEnded
 from antifreeze.supervisor.state import PoolState
 from antifreeze.supervisor.tasks import Batch, Task
-from antifreeze.supervisor.work import Content, StreamStart
+from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.torch_private import swap_worker_info, worker_info
 from antifreeze.worker.awaiting import map_fetcher_for
 from antifreeze.worker.fetch import MapFetcher
-from antifreeze.worker.generators import global_generators
+from antifreeze.worker.generators import Generator, global_generators
 from antifreeze.worker.journal import JournalRow, UnreadRow
 from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.seeding import KeptState, SampleSeeds
@@ -101,33 +100,42 @@ class _LocalMaker(SampleMaker):
         return Packed(rows, 0, fetch_ns, collate_ns, 0)
 
 
-class Lent:
-    """A KeptState in use; an end of its epoch gives it back for the next one. (Nothing of a pool's but this is kept alive until then: a
-    data set may lead to the iterator whose end it is.)"""
+class Learnt:
+    """What one epoch leaves to the next: what was found out about the data set, and nothing of the data set itself (it may lead to the
+    iterator whose end gives this back)."""
 
-    def __init__(self, kept: KeptState, ledger: Ledger) -> None:
-        self._kept: KeptState | None = kept
-        self._spares = ledger.spare_kept
+    def __init__(self, seeds: SampleSeeds, generators: list[Generator]) -> None:
+        self.seeds = seeds
+        self.kept = KeptState(generators, seeds)
+        self.loaded = 0  # batches
+        self.rows_pay = True
+
+
+class Lent:
+    """What was learnt, in use; the end of the epoch gives it back."""
+
+    def __init__(self, learnt: Learnt, spares: list[Learnt]) -> None:
+        self._learnt: Learnt | None = learnt
+        self._spares = spares
 
     def close(self, unheard: bool = False) -> None:
         """May be called twice; there is nothing to hear."""
-        kept, self._kept = self._kept, None
-        if kept is not None and not self._spares:
-            self._spares.append(kept)
+        learnt, self._learnt = self._learnt, None
+        if learnt is not None and not self._spares:
+            self._spares.append(learnt)
 
 
-def _keeping(seeds: tuple[int, int], ledger: Ledger) -> tuple[KeptState, SampleSeeds]:
-    """Those of an epoch that has ended; or new ones, with what was found out before."""
+def _learnt(seeds: tuple[int, int], spares: list[Learnt], before: SampleSeeds | None) -> Learnt:
+    """In an epoch that has ended; or, where the others are in use, at least what data sets draw."""
     with suppress(IndexError):  # there is none, or another thread has just taken it
-        kept = ledger.spare_kept.pop()
-        if kept.seeds is not None:
-            kept.seeds.begin_epoch(*seeds)
-            return kept, kept.seeds
+        learnt = spares.pop()
+        learnt.seeds.begin_epoch(*seeds)
+        return learnt
     generators = global_generators()
     fresh = SampleSeeds(*seeds, generators)
-    if ledger.local_seeds is not None:
-        fresh.go_on_from(ledger.local_seeds)
-    return KeptState(generators, fresh), fresh
+    if before is not None:
+        fresh.go_on_from(before)
+    return Learnt(fresh, generators)
 
 
 class LocalPool:
@@ -139,12 +147,14 @@ class LocalPool:
         seeds: tuple[int, int],
         ring: Ring,
         limit: Limit,
-        ledger: Ledger,
+        costs: Costs,
+        spares: list[Learnt],
+        before: SampleSeeds | None = None,
         worker_init_fn: Callable[[int], None] | None = None,
     ) -> None:
-        """`worker_init_fn`: for streams of a run that had workers."""
+        """`spares`, `before`: of earlier ones with the same data set. `worker_init_fn`: for streams of a run that had workers."""
         self.ring = ring
-        self.costs = ledger.costs
+        self.costs = costs
         self.layouts: dict[int, RowLayout] = {}
         self.contents: dict[int, Content] = {}
         self.collated: dict[int, Any] = {}
@@ -158,10 +168,10 @@ class LocalPool:
         self._worker_init_fn = worker_init_fn
         self._base_seed = seeds[0]
         self._journal = UnreadRow()
-        self._loaded = 0
         self._cpu_share = 1.0
-        self._kept, self.seeds = _keeping(seeds, ledger)
-        self.lent = Lent(self._kept, ledger)
+        self._learnt = _learnt(seeds, spares, before)
+        self.lent = Lent(self._learnt, spares)
+        self._kept, self.seeds = self._learnt.kept, self._learnt.seeds
         self._use_ring(ring)
 
     def __repr__(self) -> str:
@@ -170,6 +180,7 @@ class LocalPool:
     def _use_ring(self, ring: Ring) -> None:
         self.ring = ring
         self._maker = _LocalMaker(self._config, SlotWriter(ring.arena, self._limit), self._journal, self.collated, ring)
+        self._maker.rows_pay = self._learnt.rows_pay
         kind = StreamFetcher if self._iterable else map_fetcher_for(self._dataset)
         self._fetcher = kind(self._dataset, self._config, self._maker, self.seeds, self._journal)
 
@@ -206,8 +217,8 @@ class LocalPool:
         fetcher = self._fetcher
         assert isinstance(fetcher, MapFetcher)
         task = WorkerTask(number, number, NO_SLOT, rows, 0, position, _listed(indices), True)
-        self._loaded += 1
-        if not self._loaded % LOOK_AGAIN_EVERY:
+        self._learnt.loaded += 1
+        if not self._learnt.loaded % LOOK_AGAIN_EVERY:
             self._maker.rows_pay = True
         elif fetcher.is_plain():
             collated = self._load_plainly(fetcher, task)
@@ -222,6 +233,7 @@ class LocalPool:
                 self.ring.give_back(slot)
             raise
         self._measure(cpu_before, outcome)
+        self._learnt.rows_pay = self._maker.rows_pay
         if isinstance(outcome, Packed):
             self._count(outcome.rows, outcome.fetch_ns, outcome.collate_ns, outcome.write_ns)
             return self.collated.pop(number), 0
@@ -236,7 +248,7 @@ class LocalPool:
         draws = not self.seeds.samples_need_none()
         if draws and in_worker_thread():
             return NOT_PLAIN
-        cpu_before = None if self._loaded % MEASURED_EVERY else time.process_time_ns()
+        cpu_before = None if self._learnt.loaded % MEASURED_EVERY else time.process_time_ns()
         began = time.perf_counter_ns()
         self._kept.begin()
         if draws:
@@ -305,9 +317,9 @@ class LocalPool:
         position, whole = content.position + task.first_row, task.whole
         work = WorkerTask(task.number, task.batch, batch.slot, batch.rows, task.first_row, position, _listed(indices), whole, offsets)
         self._journal.begin(task.number, task.batch, time.monotonic_ns())
-        self._loaded += 1
-        self._maker.rows_pay |= not self._loaded % LOOK_AGAIN_EVERY
-        cpu_before = None if self._loaded % MEASURED_EVERY else time.process_time_ns()
+        self._learnt.loaded += 1
+        self._maker.rows_pay |= not self._learnt.loaded % LOOK_AGAIN_EVERY
+        cpu_before = None if self._learnt.loaded % MEASURED_EVERY else time.process_time_ns()
         try:
             if isinstance(self._fetcher, StreamFetcher):
                 outcome = self._load_of_stream(self._fetcher, batch, work)

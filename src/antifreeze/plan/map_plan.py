@@ -25,8 +25,8 @@ from torch.utils.data import BatchSampler
 from antifreeze.errors import OptionError, StateMismatch
 from antifreeze.naming import shown
 from antifreeze.plan.given import taken
-from antifreeze.plan.order import ArrayOrder, Drawn, order_of
-from antifreeze.plan.randomness import as_it_was, snapshot
+from antifreeze.plan.order import ArrayOrder, Drawn, draws_from_torch_alone, order_of
+from antifreeze.plan.randomness import Moment, as_it_was
 
 _MANY = (list, tuple, array)
 
@@ -112,7 +112,8 @@ class MapPlan:
         self._spares: frozenset[int] = frozenset()
         self._drawn_before = True
         self._stateful: Any = self._find_stateful()
-        self.randomness: dict[str, Any] | None = None
+        self._moment: Moment | None = None
+        self._randomness: dict[str, Any] | None = None
         self.beginning: int | None = None
         self.asked: dict[str, Any] | None = None
         """The random state in which the adopted iterator was asked for."""
@@ -131,8 +132,15 @@ class MapPlan:
         self.position = position
         self._spares = spares
         self._drawn_before = drawn
-        self.randomness = randomness
+        self._randomness = randomness
         self.beginning = beginning
+
+    @property
+    def randomness(self) -> dict[str, Any] | None:
+        """The random state that the epoch's order was drawn from; None where it is not drawn yet."""
+        if self._randomness is None and self._moment is not None:
+            self._randomness = self._moment.told()
+        return self._randomness
 
     def adopt(self, iterator: Iterator[Any]) -> None:
         """Before the first draw: torch's iterator has asked the sampler for this one already."""
@@ -188,10 +196,10 @@ class MapPlan:
 
     def _beginning(self) -> Any:
         """Around the first draw of a resumed epoch the generators are as they were at its start."""
-        if self.randomness is None:
-            self.randomness = snapshot(self._generators)
+        if self._randomness is None:
+            self._moment = Moment(self._generators, of_torch=self.composes and draws_from_torch_alone(self._source))
             return nullcontext()
-        return as_it_was(self.randomness, self._generators, self._drawn_before)
+        return as_it_was(self._randomness, self._generators, self._drawn_before)
 
     def _next_indices(self, iterator: Iterator[Any]) -> Any:
         if not self.composes:

@@ -102,6 +102,11 @@ def order_of(sampler: Any, drawn: Drawn | None = None) -> ArrayOrder | None:
     return None
 
 
+def draws_from_torch_alone(sampler: Any) -> bool:
+    """Or from a generator of its own, or not at all."""
+    return type(sampler) in (SequentialSampler, RandomSampler, DistributedSampler)
+
+
 def _sequential(sampler: Any) -> Iterator[Any]:
     samples = len(sampler.data_source)
     for first in range(0, samples, _SEQUENTIAL_PIECE):

@@ -15,20 +15,32 @@ from antifreeze.plan.letters import from_letters, in_letters
 _OF_THE_PROCESS = frozenset({"torch", "random", "numpy"})
 
 
+class Moment:
+    """All generators a sampler may draw from, as they were when this was made: the process's, and the loader's and the sampler's own.
+    `of_torch`: it is known to draw from torch's alone. (To hold them costs little; to tell them ten times as much.)"""
+
+    def __init__(self, generators: Sequence[torch.Generator] = (), of_torch: bool = False) -> None:
+        self._torch = torch.default_generator.get_state()
+        self._random = None if of_torch else random.getstate()
+        self._numpy: Any = None if of_torch else np.random.get_state(legacy=False)
+        self._generators = [generator.get_state() for generator in generators]
+
+    def told(self) -> dict[str, Any]:
+        """As plain data; None for what is not drawn from."""
+        return {
+            "torch": _told(self._torch),
+            "random": None if self._random is None else [self._random[0], list(self._random[1]), self._random[2]],
+            "numpy": None if self._numpy is None else _numpys(self._numpy),
+            "generators": [_told(state) for state in self._generators],
+        }
+
+
 def snapshot(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
-    """All generators a sampler may draw from, as plain data: the process's, and the loader's and the sampler's own."""
-    version, words, gauss = random.getstate()
-    return {
-        "torch": _told(torch.default_generator),
-        "random": [version, list(words), gauss],
-        "numpy": _numpys(),
-        "generators": generator_states(generators),
-    }
+    return Moment(generators).told()
 
 
-def _numpys() -> list[Any] | None:
+def _numpys(state: Any) -> list[Any] | None:
     """None where its bit generator was exchanged for one of another kind: an order that is drawn from that one is not drawn again."""
-    state: Any = np.random.get_state(legacy=False)
     if state["bit_generator"] != "MT19937":
         return None
     words = state["state"]
@@ -46,7 +58,7 @@ def own_generators(loader_generator: torch.Generator | None, sampler: Any) -> li
 
 
 def generator_states(generators: Sequence[torch.Generator]) -> list[str]:
-    return [_told(generator) for generator in generators]
+    return [_told(generator.get_state()) for generator in generators]
 
 
 def set_generator_states(generators: Sequence[torch.Generator], states: Sequence[str | bytes]) -> None:
@@ -54,8 +66,8 @@ def set_generator_states(generators: Sequence[torch.Generator], states: Sequence
         _set(generator, state)
 
 
-def _told(generator: torch.Generator) -> str:
-    return in_letters(generator.get_state().cpu().numpy().tobytes())
+def _told(state: torch.Tensor) -> str:
+    return in_letters(state.cpu().numpy().tobytes())
 
 
 def _set(generator: torch.Generator, state: str | bytes) -> None:
