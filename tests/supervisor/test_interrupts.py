@@ -81,7 +81,7 @@ def falls_into_a_handler(*_: Any) -> int | None:
 def test_an_interrupt_is_one_traceback_wherever_it_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antifreeze.delivery.job.available_memory_bytes", falls_into_a_handler)
     with pytest.raises(KeyboardInterrupt) as at_start:
-        iter(DataLoader(range(8), 4))
+        iter(DataLoader(range(8), 4, num_workers=1))
     monkeypatch.undo()
     loader = DataLoader(range(64), 1, num_workers=1)
     iterator = iter(loader)
@@ -170,7 +170,7 @@ def go_on_to_the_end(iterator: Any) -> tuple[list[list[int]], int]:
 @pytest.mark.parametrize("dataset", [range(20), Counting()], ids=["map", "stream"])
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"workers": "thread"}], ids=str)
 @pytest.mark.parametrize(
-    ("place", "name"), [(Ears, "_receive"), (Pool, "submit"), (Flights, "note_delivered"), (Flights, "go_on"), (HandOver, "_pinned")]
+    ("place", "name"), [(Ears, "_receive"), (Pool, "submit"), (Flights, "note_delivered"), (Flights, "go_on"), (HandOver, "give")]
 )
 def test_what_it_broke_off_is_done_again_and_nothing_is_lost_or_comes_twice(
     dataset: Any, options: dict[str, Any], place: Any, name: str, alarm: None, monkeypatch: pytest.MonkeyPatch
@@ -186,7 +186,7 @@ def test_what_it_broke_off_is_done_again_and_nothing_is_lost_or_comes_twice(
         assert [index for batch in loader for index in batch.tolist()] == list(range(20))
 
 
-@pytest.mark.parametrize(("place", "name"), [(LocalPool, "load"), (HandOver, "_pinned"), (Flights, "plan_ahead")])
+@pytest.mark.parametrize(("place", "name"), [(LocalPool, "load"), (HandOver, "give"), (Flights, "plan_ahead")])
 def test_nor_with_auto(place: Any, name: str, alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with DataLoader(range(20), 2, num_workers="auto") as loader:
         iterator = iter(loader)
