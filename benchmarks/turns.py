@@ -18,12 +18,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import machine
 import numpy as np
 import torch
+from torch.utils.data import Dataset
+
+import machine
 from runs import measuring_environment
 from table import quantity, ratio, render
-from torch.utils.data import Dataset
 from workloads import WORKLOADS, as_it_is
 
 LIMIT_S = 300.0

@@ -27,7 +27,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "in the child": ("worker",),
     "what workers fill": ("slots", "channel", "plan"),
     "where samples come from": ("sources", "packing", "distributed"),
-    "the vocabulary": ("events", "choices", "cgroups", "descriptors", "linux", "naming", "options", "saying", "spans", "torch_private"),
+    "the vocabulary": (
+        *("events", "choices", "cgroups", "descriptors", "linux", "naming"),
+        *("options", "saying", "signals", "spans", "torch_private"),
+    ),
     "the bottom": ("errors",),
 }
 

@@ -24,8 +24,9 @@ from antifreeze import DataLoader
 from antifreeze.delivery.flights import Flights
 from antifreeze.delivery.handing_over import HandOver
 from antifreeze.delivery.local_pool import LocalPool
+from antifreeze.signals import came_from_signal
 from antifreeze.supervisor.hearing import Ears
-from antifreeze.supervisor.interrupts import came_from_signal, interrupts_held_back
+from antifreeze.supervisor.interrupts import interrupts_held_back
 from antifreeze.supervisor.pool import Pool
 
 

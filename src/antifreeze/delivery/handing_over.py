@@ -56,8 +56,7 @@ class HandOver:
         timing.batches += 1
         timing.samples += samples
         timing.delivered_bytes += size_bytes
-        if size_bytes > timing.largest_bytes:
-            timing.largest_bytes = size_bytes
+        timing.largest_bytes = max(timing.largest_bytes, size_bytes)
         if timing.batches % (_LOOK_AT_MEMORY_EVERY if timing.batches < _FIRST_BATCHES else _LATER_EVERY) == 1:
             self._look_at_memory(pool)
         return self._pinned(data, pool.ring.keeper) if self._may_pin else data

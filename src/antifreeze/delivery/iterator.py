@@ -48,10 +48,10 @@ from antifreeze.options import Options
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch
 from antifreeze.plan.randomness import own_generators
 from antifreeze.plan.stream_plan import StreamPosition
+from antifreeze.signals import came_from_signal
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor import telling
 from antifreeze.supervisor.crew import Crew
-from antifreeze.supervisor.interrupts import came_from_signal
 from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.tasks import Batch, Phase
 from antifreeze.torch_private import BaseIterator, is_iterable_kind, is_profiling, seed_datapipe

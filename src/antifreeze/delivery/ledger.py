@@ -129,8 +129,7 @@ class LoopClock:
             self._long(waited)
         timing.waited_ns += waited
         timing.waiting_since_ns = None
-        if waited > timing.longest_wait_ns:
-            timing.longest_wait_ns = waited
+        timing.longest_wait_ns = max(timing.longest_wait_ns, waited)
         self._left_at = now
 
     def _edge(self, waited: int) -> None:

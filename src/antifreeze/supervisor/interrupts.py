@@ -4,7 +4,6 @@
 2. Once one has ended the program and the interpreter is on its way out, a second changes nothing either: it would be one more
    traceback of whoever cleans up just then (torch's libraries, say). A third ends the process at once, so that nobody who hangs in
    there has it for ever.
-3. An exception that a signal's handler raises within next() may leave anything half done: `came_from_signal` tells it from others.
 """
 
 from __future__ import annotations
@@ -15,13 +14,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from types import FrameType
-from typing import Any
 
 from antifreeze.linux import interrupt_soon
-
-_CAUSES = 4
 
 
 @contextmanager
@@ -45,31 +40,6 @@ def interrupts_held_back(unheard: bool = False) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if pressed and not interrupted:
             interrupt_soon() if unheard else signal.raise_signal(signal.SIGINT)
-
-
-def came_from_signal(error: BaseException) -> bool:
-    """Whether a signal's handler raised it (Ctrl-C, an alarm): then it fell into whatever was being done, and broke it off half done."""
-    if isinstance(error, KeyboardInterrupt):
-        return True
-    codes = {code for number in signal.valid_signals() if (code := _code_of(signal.getsignal(number))) is not None}
-    cause: BaseException | None = error if codes else None
-    for _ in range(_CAUSES):  # it may have fallen where an exception is taken for the user's, and told as another one
-        traceback = None if cause is None else cause.__traceback__
-        while traceback is not None:
-            if traceback.tb_frame.f_code in codes:
-                return True
-            traceback = traceback.tb_next
-        cause = None if cause is None else cause.__cause__
-    return False
-
-
-def _code_of(handler: Any) -> Any:
-    while isinstance(handler, partial):
-        handler = handler.func
-    if not callable(handler) or handler is signal.default_int_handler:
-        return None
-    handler = handler if hasattr(handler, "__code__") or hasattr(handler, "__func__") else type(handler).__call__
-    return getattr(handler, "__code__", None)
 
 
 def _ends_by_interrupt() -> bool:

@@ -23,6 +23,7 @@ from typing import Any
 
 from antifreeze.errors import AntifreezeWarning, LoadingError
 from antifreeze.plan.stream_plan import StreamProgress
+from antifreeze.signals import came_from_signal
 from antifreeze.slots.layout import Irregular
 from antifreeze.torch_private import swap_worker_info
 from antifreeze.worker.failure import Failure
@@ -129,6 +130,8 @@ class Stream:
                 if callable(getattr(source, "state_dict", None)) and callable(getattr(source, "load_state_dict", None)):
                     return pickle.dumps({"of": of, "state": source.state_dict()})
         except Exception as error:
+            if came_from_signal(error):
+                raise
             self._complain(f"{type(error).__name__}: {error}")
         return None
 
