@@ -42,6 +42,15 @@ def test_auto_is_measured_against_fixed_settings() -> None:
 
 
 @pytest.mark.slow
+def test_loading_without_workers_is_measured_in_turn() -> None:
+    command = [sys.executable, "benchmarks/turns.py", "--workloads", "indices-1,pictures-numpy", "--seconds", "0.1", "--markdown"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| indices-1 | " in done.stdout and "| pictures-numpy | " in done.stdout
+
+
+@pytest.mark.slow
 def test_beginnings_of_epochs_are_measured() -> None:
     command = [sys.executable, "benchmarks/epochs.py", "--workloads", "four-leaves", "--batches", "4", "--epochs", "1", "--rounds", "1"]
     more = ["--step-ms", "1", "--markdown"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,8 @@ import torch
 from torch.utils.data import Dataset
 
 from antifreeze import DataLoader
+from antifreeze.delivery.local_pool import SLOT_PAYS_BYTES
+from antifreeze.worker.fetch import MapFetcher
 
 LATE = 45
 
@@ -143,3 +147,70 @@ def test_a_batch_that_is_none_is_a_batch_and_loaded_once() -> None:
     data = Uses(lambda: 0.0)
     assert list(DataLoader(data, batch_size=4, collate_fn=lambda samples: None)) == [None] * 16
     assert data.asked == 64
+
+
+# --- from epoch to epoch ------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_epoch_knows_that_batches_are_plain_and_looks_again_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = DataLoader(Uses(DRAWS["random"], samples=40), batch_size=4)
+    list(loader)
+    for _ in loader:
+        break  # abandoned: what was learnt is there all the same
+    long_way = []
+    load = MapFetcher.load
+    monkeypatch.setattr(MapFetcher, "load", lambda self, task, check=None: long_way.append(task) or load(self, task, check))
+    epochs = [len(long_way) for _ in range(13) if list(loader)]
+    assert epochs[:3] == [0, 0, 0] and epochs[-1] == 2  # of 130 batches one in LOOK_AGAIN_EVERY
+
+
+class Grows(Dataset[Any]):
+    def __init__(self) -> None:
+        self.size = 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((self.size,), index)
+
+    def __len__(self) -> int:
+        return 40
+
+
+def test_rows_that_become_large_from_one_epoch_to_another_are_right_and_found_out() -> None:
+    dataset = Grows()
+    with DataLoader(dataset, batch_size=4) as loader:
+        list(loader)
+        dataset.size = SLOT_PAYS_BYTES // 32
+        came = [batch[:, -1].tolist() for _ in range(7) for batch in loader]
+        assert came == [[*range(first, first + 4)] for first in range(0, 40, 4)] * 7
+        assert loader.report().delivered_bytes > 0, "some lay in a slot: of others nobody asks for the size"
+
+
+@pytest.mark.parametrize("name", sorted(DRAWS))
+def test_iterators_of_one_loader_that_live_at_once_have_their_own_numbers(name: str) -> None:
+    def batches(workers: int) -> list[Any]:
+        torch.manual_seed(5)
+        loader = DataLoader(Uses(DRAWS[name]), batch_size=4, num_workers=workers)
+        list(loader)
+        both = [iter(loader), iter(loader)]
+        return [[part.tolist() for part in next(each)] for _ in range(16) for each in both]
+
+    assert batches(0) == batches(1)
+
+
+def test_memory_limits_are_looked_for_only_where_a_slot_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unwanted() -> None:
+        raise AssertionError("nobody needs it")
+
+    monkeypatch.setattr("antifreeze.delivery.job.available_memory_bytes", unwanted)
+    assert torch.cat(list(DataLoader(range(20), 4))).tolist() == list(range(20))
+
+
+def test_the_data_set_goes_with_its_loader() -> None:
+    dataset = Uses(DRAWS["torch"])
+    loader, gone = DataLoader(dataset, batch_size=4), weakref.ref(dataset)
+    list(loader)
+    iterator = iter(loader)
+    next(iterator)
+    del dataset, loader, iterator
+    gc.collect()
+    assert gone() is None

@@ -215,3 +215,24 @@ def test_a_name_that_means_something_else_by_now(monkeypatch: pytest.MonkeyPatch
 def test_another_function_in_its_place() -> None:
     picks = picks_of(Picking.two_rows)
     assert picks is not None and not picks.still_means(Picking.one_row) and not picks.still_means(None)
+
+
+def test_what_was_read_is_read_once_and_again_where_a_name_means_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    picks = picks_of(Picking.tensors)
+    assert picks is not None and picks_of(Picking.tensors) is picks
+    monkeypatch.setitem(globals(), "int", round)
+    assert picks_of(Picking.tensors) is None
+    monkeypatch.undo()
+    assert picks_of(Picking.tensors) == picks
+
+
+def test_functions_that_look_alike_are_told_apart() -> None:
+    """Their byte code is the same; what its names mean is not."""
+    code = "def get(self, i):\n    return float(self.x[i])"
+    ours: dict[str, Any] = {}
+    theirs: dict[str, Any] = {"float": lambda value: value * 2}
+    for names in (ours, theirs):
+        exec(code, names)
+    for _ in range(2):
+        assert picks_of(ours["get"]) is not None
+        assert picks_of(theirs["get"]) is None

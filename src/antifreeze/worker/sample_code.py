@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_VARARGS, CO_VARKEYWORDS
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -31,7 +32,6 @@ _METHODS = frozenset({"clone", "copy", "item", "float", "double", "half", "long"
 _NOT_A_PLAIN_FUNCTION = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _LONGEST = 200
 """Instructions: what picks rows is far shorter."""
-_MOST_READ = 64
 
 
 @dataclass(frozen=True)
@@ -53,33 +53,30 @@ class Picks:
 
 
 def picks_of(function: Any) -> Picks | None:
-    """None where it does, or may do, anything but pick rows."""
+    """None where it does, or may do, anything but pick rows. Each epoch asks anew; reading takes 0.1 ms, so it is done once."""
     if type(function) is not FunctionType:
         return None
-    code = function.__code__
-    if code in _read and ((known := _read[code]) is None or known.still_means(function)):
-        return known
-    if len(_read) >= _MOST_READ:
-        _read.clear()
-    _read[code] = _read_off(function)
-    return _read[code]
+    picks = _read.get(function)
+    if picks is None or not picks.still_means(function):
+        picks = _read[function] = _read_off(function)
+    return picks if picks.attributes else None
 
 
-def _read_off(function: FunctionType) -> Picks | None:
+_read: WeakKeyDictionary[FunctionType, Picks] = WeakKeyDictionary()
+
+
+def _read_off(function: FunctionType) -> Picks:
+    """With no attributes where it is not that, as far as its names mean what they mean now."""
     code = function.__code__
     if code.co_argcount != 2 or code.co_kwonlyargcount or code.co_flags & _NOT_A_PLAIN_FUNCTION or code.co_freevars or code.co_cellvars:
-        return None
+        return Picks((), code, (), ())
+    run = _Run(function)
+    attributes: list[str] = []
     try:
-        run = _Run(function)
-        attributes: list[str] = []
         _collect(run.result(), attributes)
     except _SomethingElse:
-        return None
-    return Picks(tuple(attributes), code, tuple(run.names.items()), tuple(run.of_torch.items())) if attributes else None
-
-
-_read: dict[CodeType, Picks | None] = {}
-"""Each epoch asks anew, and reading takes 0.1 ms."""
+        attributes.clear()
+    return Picks(tuple(attributes), code, tuple(run.names.items()), tuple(run.of_torch.items()))
 
 
 class _SomethingElse(Exception):
