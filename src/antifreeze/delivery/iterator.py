@@ -272,7 +272,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         assert asked is not None
         self.cursor.sampler_epoch = asked.epoch
         drawn = None if self._next_epoch is None else self._next_epoch.drawn
-        quarantine, lists = self._job.quarantine(), self._loads_at_once
+        quarantine, lists = self._job.quarantine(), self._loads_at_once and isinstance(self.pool, LocalPool) and not self.pool.gathers
         plan = MapPlan(self._index_sampler, self._auto_collation, self._generators, quarantine, drawn, lists)
         begin_map(self._flights, plan, resume)
         plan.asked = asked.randomness

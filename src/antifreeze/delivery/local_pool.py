@@ -184,6 +184,10 @@ class LocalPool:
         kind = StreamFetcher if self._iterable else map_fetcher_for(self._dataset)
         self._fetcher = kind(self._dataset, self._config, self._maker, self.seeds, self._journal)
 
+    @property
+    def gathers(self) -> bool:
+        return isinstance(self._fetcher, MapFetcher) and self._fetcher.gathers
+
     def close(self) -> None:
         self.closed = True
 
@@ -216,15 +220,19 @@ class LocalPool:
             self._check_usable()
         fetcher = self._fetcher
         assert isinstance(fetcher, MapFetcher)
-        task = WorkerTask(number, number, NO_SLOT, rows, 0, position, _listed(indices), True)
+        if not fetcher.gathers:
+            indices = _listed(indices)
+        task = WorkerTask(number, number, NO_SLOT, rows, 0, position, indices, True)
         self._learnt.loaded += 1
         if not self._learnt.loaded % LOOK_AGAIN_EVERY:
             self._maker.rows_pay = True
         elif fetcher.is_plain():
+            if isinstance(indices, array):
+                task = task._replace(indices=indices.tolist())
             collated = self._load_plainly(fetcher, task)
             if collated is not NOT_PLAIN:
                 return collated, 0
-        cpu_before = time.process_time_ns()
+        cpu_before = self._cpu_now()
         try:
             outcome = self._run_kept(partial(fetcher.load, task))
         except BaseException:
@@ -245,10 +253,10 @@ class LocalPool:
 
     def _load_plainly(self, fetcher: MapFetcher, task: WorkerTask) -> Any:
         """As most batches are loaded after the first few; NOT_PLAIN where that does not do: a random number was used after all, say."""
-        draws = not self.seeds.samples_need_none()
+        draws = fetcher.deals()
         if draws and in_worker_thread():
             return NOT_PLAIN
-        cpu_before = None if self._learnt.loaded % MEASURED_EVERY else time.process_time_ns()
+        cpu_before = self._cpu_now()
         began = time.perf_counter_ns()
         self._kept.begin()
         if draws:
@@ -319,7 +327,7 @@ class LocalPool:
         self._journal.begin(task.number, task.batch, time.monotonic_ns())
         self._learnt.loaded += 1
         self._maker.rows_pay |= not self._learnt.loaded % LOOK_AGAIN_EVERY
-        cpu_before = None if self._learnt.loaded % MEASURED_EVERY else time.process_time_ns()
+        cpu_before = self._cpu_now()
         try:
             if isinstance(self._fetcher, StreamFetcher):
                 outcome = self._load_of_stream(self._fetcher, batch, work)
@@ -333,8 +341,7 @@ class LocalPool:
             told.row, told.index = told.failure.row, told.failure.index  # type: ignore[attr-defined]
             self._perform(self.state.handle(TaskEnded(0, task.number, Ending.FAILED, failure=told)))
         else:
-            if cpu_before is not None:
-                self._measure(cpu_before, outcome)
+            self._measure(cpu_before, outcome)
             self._note(task, outcome)
 
     def _note(self, task: Task, outcome: Rows | Packed | Bounce) -> None:
@@ -361,8 +368,12 @@ class LocalPool:
             stream = fetcher.streams[batch.stream]
             self.streams[batch.stream].advanced(batch.number, stream.drawn, stream.state(), stream.ended)
 
-    def _measure(self, cpu_before: int, outcome: Rows | Packed | Bounce) -> None:
-        if not isinstance(outcome, Bounce):
+    def _cpu_now(self) -> int | None:
+        """None where this batch is not measured."""
+        return None if self._learnt.loaded % MEASURED_EVERY else time.process_time_ns()
+
+    def _measure(self, cpu_before: int | None, outcome: Rows | Packed | Bounce) -> None:
+        if cpu_before is not None and not isinstance(outcome, Bounce):
             collate_ns = outcome.collate_ns if isinstance(outcome, Packed) else 0
             self._cpu_share = _share(time.process_time_ns() - cpu_before, outcome.fetch_ns + outcome.write_ns + collate_ns)
 

@@ -133,20 +133,23 @@ class Steering:
             raise
 
     def load_inline(self, load: Callable[[LocalPool], Any]) -> tuple[Any] | None:
-        """The next batch, as `load` makes it here, with one thread as in a worker; None where a worker has to."""
+        """The next batch, as `load` makes it here; None where a worker has to. With one thread, as in a worker, since the last bits of a
+        sum depend on how many add it up; but rows that are gathered are copies, and to change the number costs 10 µs."""
         auto, flights, pool = self.auto, self._flights, self._pool
         if self._local is None:
             cursor = flights.cursor
             seeding = Seeding(cursor.base_seed, cursor.epoch, cursor.shared_seed)
             self._local = self._job.local_pool(seeding, pool.ring, self._ledger)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
+        threads = 1 if self._local.gathers else torch.get_num_threads()
+        if threads != 1:
+            torch.set_num_threads(1)
         try:
             return (load(self._local),)
         except NotHere as problem:
             auto.forbid_inline(f"loading in the loop failed ({problem}), and a worker may be what it takes")
         finally:
-            torch.set_num_threads(threads)
+            if threads != 1:
+                torch.set_num_threads(threads)
         auto.setting, flights.inline = auto.tuner.home, False
         self._ask_for(pool, auto.setting)
         flights.workers = auto.setting.workers

@@ -71,15 +71,13 @@ class MapFetcher:
     def load(self, task: Task, check: Callable[[], None] | None = None) -> Outcome:
         """`check` raises where the worker can answer no more; it is asked after each sample that is tried alone."""
         began = time.perf_counter_ns()
-        if self._config.auto_collation and not isinstance(task.indices, (list, tuple)):
-            task = task._replace(indices=self._as_list(task.indices))
         if not self._config.auto_collation:
             sample = self._fetch_one(task)
             fetched = time.perf_counter_ns()
             collated = self._maker.collate(sample, task, self._seeds)
             return self._maker.pack(task, collated, 1, fetched - began, time.perf_counter_ns() - fetched)
         if task.singly:
-            failures = self._try_alone(task, check)
+            failures = self._try_alone(self._with_list(task), check)
             if failures:
                 return Bounce(failures)
         if self._gather is not None:
@@ -88,6 +86,7 @@ class MapFetcher:
                 return gathered
             if self._get_many is not None and not task.whole:
                 return Bounce()  # __getitems__ is promised whole batches
+        task = self._with_list(task)
         if self._get_many is not None:
             try:
                 many = self._fetch_many(task)
@@ -123,6 +122,9 @@ class MapFetcher:
             raise
         return None if collates_unseeded and seeds.late_use() else outcome
 
+    def _with_list(self, task: Task) -> Task:
+        return task if isinstance(task.indices, (list, tuple)) else task._replace(indices=self._as_list(task.indices))
+
     def _as_list(self, indices: Any) -> list[Any]:
         if self._get_many is not None and not isinstance(indices, array):
             return Given([indices], indices)  # no batch to us, but what __getitems__ makes of it is the data set's affair
@@ -130,6 +132,11 @@ class MapFetcher:
             return list(indices)
         except TypeError as error:
             raise self._maker.fetch_error(error, "reading the batch that the sampler gave") from error
+
+    @property
+    def gathers(self) -> bool:
+        """Rows may be gathered, for as long as the data set is what it is; the best that indices can be then is an array."""
+        return self._gather is not None
 
     def _gather_rows(self, gather: Gather, task: Task, began: int) -> Outcome | None:
         """None where the data set must be asked after all."""
@@ -167,8 +174,7 @@ class MapFetcher:
             raise self._sample_error(error, task.indices, 0, task.position) from error
 
     def _fetch_many(self, task: Task, seeded: bool = True) -> Any:
-        if not isinstance(task.indices, (list, tuple)):
-            task = task._replace(indices=self._as_list(task.indices))
+        task = self._with_list(task)
         self._journal.stage(Stage.FETCH)
         if len(task.indices) == 1:
             self._note(task, 0)
@@ -196,6 +202,10 @@ class MapFetcher:
             return seeds.may_go_plainly() and (may_write_rows or seeds.batches_need_none())
         return seeds.batches_need_none()
 
+    def deals(self) -> bool:
+        """Where it `is_plain`: samples are dealt their random numbers, or it is not known yet whether they draw any."""
+        return self._get_many is None and not self._seeds.samples_need_none()
+
     def collate_plainly(self, task: Task) -> Any:
         """The batch of a plain data set, as torch's own fetcher makes it; NOT_PLAIN where the samples must be loaded one by one.
         `fetched_ns`: when they were there."""
@@ -207,7 +217,7 @@ class MapFetcher:
         self.fetched_ns = time.perf_counter_ns()
         if samples is None:
             return NOT_PLAIN
-        if not self._maker.may_write_rows and not self._seeds.samples_need_none():
+        if not self._maker.may_write_rows and self.deals():
             if self._seeds.late_use():
                 return NOT_PLAIN
             return self._maker.collate(samples, task, self._seeds)
