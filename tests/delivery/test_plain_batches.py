@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from antifreeze import DataLoader
 
@@ -75,6 +75,25 @@ def test_a_collate_function_may_draw_late_where_samples_have_drawn_all_along(nam
         return list(DataLoader(Draws(), batch_size=4, num_workers=workers, collate_fn=collate))
 
     assert epoch(0) == epoch(2)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("name", sorted(DRAWS))
+def test_the_users_own_generators_are_left_alone_by_a_collate_function_that_draws_late(name: str, raises: bool) -> None:
+    def collate(samples: list[Any]) -> Any:
+        if samples[0][0] >= LATE:
+            DRAWS[name]()
+            if raises:
+                raise ValueError("late")
+        return samples
+
+    def after(samples: int) -> Any:
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+        loader = DataLoader(Subset(Draws(), range(samples)), batch_size=4, generator=torch.Generator(), collate_fn=collate)
+        batches_until_it_raises(iter(loader))
+        return DRAWS[name]()
+
+    assert after(LATE + 4) == after(LATE - 4)
 
 
 def test_what_the_loop_itself_draws_is_no_use_by_the_data_set() -> None:

@@ -271,11 +271,12 @@ class LocalPool:
         """Whether a random number was drawn that was not the sample's. The process's generators are as they were."""
         if not draws:
             return self._kept.end()
-        if self.seeds.late_use():
+        late = self.seeds.late_use()
+        if late or not self.seeds.others_rest:
             self._kept.end(seeded=True)
-            return True
-        self._kept.end_of(self.seeds.used)
-        return False
+        else:
+            self._kept.end_of(self.seeds.used)
+        return late
 
     def submit(self, number: int, content: Content, rows: int, tasks: int, worker: int | None, stream: int | None = None) -> None:
         self.contents[number] = content
