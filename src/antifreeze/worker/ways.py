@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import Subset
 
+from antifreeze.signals import came_from_signal
 from antifreeze.worker.gather import gather_of
 
 
@@ -32,7 +33,9 @@ def getitems_of(dataset: Any) -> Callable[[Any], Any] | None:
     """A __getattr__ that fails for what it does not know knows no __getitems__."""
     try:
         many = getattr(dataset, "__getitems__", None)
-    except Exception:
+    except Exception as error:
+        if came_from_signal(error):
+            raise
         return None
     return many if callable(many) else None
 
