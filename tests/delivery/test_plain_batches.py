@@ -162,3 +162,17 @@ def test_a_batch_that_is_none_is_a_batch_and_loaded_once() -> None:
     data = Uses(lambda: 0.0)
     assert list(DataLoader(data, batch_size=4, collate_fn=lambda samples: None)) == [None] * 16
     assert data.asked == 64
+
+
+@pytest.mark.parametrize("dataset", [Draws(), range(64), torch.arange(64)], ids=["drawn", "plain", "gathered"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_other_indices_of_a_subset_count_from_the_next_batch_on(dataset: Any, nested: bool) -> None:
+    part: Subset[Any] = Subset(dataset, range(20))
+    batches = iter(DataLoader(Subset(part, range(20)) if nested else part, batch_size=4))
+    next(batches)
+    part.indices = [*range(40, 60)]
+    second = next(batches)
+    assert (second[0] if isinstance(dataset, Draws) else second).tolist() == [44, 45, 46, 47]
+    part.indices = np.arange(20)  # type: ignore[assignment]
+    third = next(batches)
+    assert (third[0] if isinstance(dataset, Draws) else third).tolist() == [8, 9, 10, 11]

@@ -25,7 +25,7 @@ def ways_to_fetch(dataset: Any) -> tuple[Any, Callable[[Any], Any] | None]:
     """What gives sample i for [i], and __getitems__ where there is one. A plain Subset of a data set without it only loops: we loop
     ourselves, so that each sample has its own seed, deadline and error."""
     if type(dataset) is Subset and getitems_of(dataset.dataset) is None:
-        return _Part(ways_to_fetch(dataset.dataset)[0], dataset.indices), None
+        return _Part(ways_to_fetch(dataset.dataset)[0], dataset), None
     return dataset, getitems_of(dataset)
 
 
@@ -43,9 +43,9 @@ def getitems_of(dataset: Any) -> Callable[[Any], Any] | None:
 class _Part:
     """A Subset's samples by their number in it."""
 
-    def __init__(self, source: Any, indices: Any) -> None:
+    def __init__(self, source: Any, subset: Subset[Any]) -> None:
         self._source = source
-        self._indices = indices
+        self._subset = subset  # its indices may be others by the next sample
 
     def __getitem__(self, index: Any) -> Any:
-        return self._source[self._indices[index]]
+        return self._source[self._subset.indices[index]]
