@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -176,3 +178,18 @@ def test_other_indices_of_a_subset_count_from_the_next_batch_on(dataset: Any, ne
     part.indices = np.arange(20)  # type: ignore[assignment]
     third = next(batches)
     assert (third[0] if isinstance(dataset, Draws) else third).tolist() == [8, 9, 10, 11]
+
+
+def test_an_iterator_goes_on_in_a_fork_too() -> None:
+    batches = iter(DataLoader(range(64), batch_size=2))
+    next(batches)
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            os.write(writes, bytes(batch[0].item() for batch in batches))
+        os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads, "rb") as said:
+        assert list(said.read()) == [*range(2, 64, 2)]
+    os.waitpid(child, 0)

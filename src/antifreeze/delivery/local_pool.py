@@ -93,6 +93,8 @@ class _LocalMaker(SampleMaker):
         return layout if self.rows_pay else None
 
     def _slot_pays(self, layout: RowLayout, rows: int) -> bool:
+        if self._ring.closed:  # the loop goes on in a fork
+            return False
         return layout.row_bytes * rows >= (SLOT_PAYS_BYTES if self._ring.keeper is None else LOCKED_SLOT_PAYS_BYTES)
 
     def pack(self, task: WorkerTask, collated: Any, rows: int, fetch_ns: int, collate_ns: int) -> Packed:
