@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from antifreeze import DataLoader
 from antifreeze.delivery.local_pool import SLOT_PAYS_BYTES
@@ -79,6 +81,25 @@ def test_a_collate_function_may_draw_late_where_samples_have_drawn_all_along(nam
         return list(DataLoader(Draws(), batch_size=4, num_workers=workers, collate_fn=collate))
 
     assert epoch(0) == epoch(2)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("name", sorted(DRAWS))
+def test_the_users_own_generators_are_left_alone_by_a_collate_function_that_draws_late(name: str, raises: bool) -> None:
+    def collate(samples: list[Any]) -> Any:
+        if samples[0][0] >= LATE:
+            DRAWS[name]()
+            if raises:
+                raise ValueError("late")
+        return samples
+
+    def after(samples: int) -> Any:
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+        loader = DataLoader(Subset(Draws(), range(samples)), batch_size=4, generator=torch.Generator(), collate_fn=collate)
+        batches_until_it_raises(iter(loader))
+        return DRAWS[name]()
+
+    assert after(LATE + 4) == after(LATE - 4)
 
 
 def test_what_the_loop_itself_draws_is_no_use_by_the_data_set() -> None:
@@ -214,3 +235,32 @@ def test_the_data_set_goes_with_its_loader() -> None:
     del dataset, loader, iterator
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("dataset", [Draws(), range(64), torch.arange(64)], ids=["drawn", "plain", "gathered"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_other_indices_of_a_subset_count_from_the_next_batch_on(dataset: Any, nested: bool) -> None:
+    part: Subset[Any] = Subset(dataset, range(20))
+    batches = iter(DataLoader(Subset(part, range(20)) if nested else part, batch_size=4))
+    next(batches)
+    part.indices = [*range(40, 60)]
+    second = next(batches)
+    assert (second[0] if isinstance(dataset, Draws) else second).tolist() == [44, 45, 46, 47]
+    part.indices = np.arange(20)  # type: ignore[assignment]
+    third = next(batches)
+    assert (third[0] if isinstance(dataset, Draws) else third).tolist() == [8, 9, 10, 11]
+
+
+def test_an_iterator_goes_on_in_a_fork_too() -> None:
+    batches = iter(DataLoader(range(64), batch_size=2))
+    next(batches)
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            os.write(writes, bytes(batch[0].item() for batch in batches))
+        os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads, "rb") as said:
+        assert list(said.read()) == [*range(2, 64, 2)]
+    os.waitpid(child, 0)

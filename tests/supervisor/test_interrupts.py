@@ -198,6 +198,40 @@ def test_nor_with_auto(place: Any, name: str, alarm: None, monkeypatch: pytest.M
         assert [index for batch in loader for index in batch.tolist()] == list(range(20))
 
 
+class Asked(Dataset[int]):
+    """It rings as often as is said when it is asked for its length, or whether it gives many samples at once."""
+
+    def __init__(self) -> None:
+        self.of_length = self.of_many = 0
+
+    def __len__(self) -> int:
+        if self.of_length:
+            self.of_length -= 1
+            signal.raise_signal(signal.SIGUSR2)
+        return 20
+
+    @property
+    def __getitems__(self) -> Any:
+        if self.of_many:
+            self.of_many -= 1
+            signal.raise_signal(signal.SIGUSR2)
+        return list
+
+
+def test_what_the_data_set_is_asked_when_it_is_done_again_may_be_broken_off_too(alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Asked()
+    loader = DataLoader(dataset, 2)
+    iterator = iter(loader)
+    broken_off(LocalPool, "load", monkeypatch, after=3)
+    came = [next(iterator).tolist() for _ in range(2)]
+    with pytest.raises(TooLate):
+        next(iterator)
+    dataset.of_length = dataset.of_many = 2
+    rest, broken = go_on_to_the_end(iterator)
+    assert broken == 4
+    assert [index for batch in came + rest for index in batch] == list(range(20))
+
+
 def test_an_epoch_that_was_broken_off_is_none_of_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     with DataLoader(range(20), 2, num_workers=1, persistent_workers=True, timeout=100) as loader:
         iterator = iter(loader)

@@ -93,6 +93,8 @@ class _LocalMaker(SampleMaker):
         return layout if self.rows_pay else None
 
     def _slot_pays(self, layout: RowLayout, rows: int) -> bool:
+        if self._ring.closed:  # the loop goes on in a fork
+            return False
         return layout.row_bytes * rows >= (SLOT_PAYS_BYTES if self._ring.keeper is None else LOCKED_SLOT_PAYS_BYTES)
 
     def pack(self, task: WorkerTask, collated: Any, rows: int, fetch_ns: int, collate_ns: int) -> Packed:
@@ -279,11 +281,12 @@ class LocalPool:
         """Whether a random number was drawn that was not the sample's. The process's generators are as they were."""
         if not draws:
             return self._kept.end()
-        if self.seeds.late_use():
+        late = self.seeds.late_use()
+        if late or not self.seeds.others_rest:
             self._kept.end(seeded=True)
-            return True
-        self._kept.end_of(self.seeds.used)
-        return False
+        else:
+            self._kept.end_of(self.seeds.used)
+        return late
 
     def submit(self, number: int, content: Content, rows: int, tasks: int, worker: int | None, stream: int | None = None) -> None:
         self.contents[number] = content

@@ -132,7 +132,7 @@ class Arena:
         return self._held.is_whole()
 
     def used_bytes(self) -> int:
-        return os.fstat(self.descriptor).st_blocks * 512
+        return 0 if self.descriptor < 0 else os.fstat(self.descriptor).st_blocks * 512
 
     def close(self) -> None:
         """May be called twice."""

@@ -7,7 +7,7 @@
    `__getitem__` only picks rows of arrays (sample_code.py).
 2. Whatever could come out otherwise (a key that is no int, a row that is not there, grad, other dtypes) is not gathered: the data
    set is asked, and its answer or its error stands.
-3. The source is looked at anew for every batch: the user may have put something else in its place.
+3. The source, and a Subset's indices, are looked at anew for every batch: the user may have put something else in their place.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Source(Protocol):
 
 
 class Gather:
-    """The rows of `source`, whose samples the data set gives under its own indices after mapping them through `maps`."""
+    """The rows of `source`, whose samples the data set gives under its own indices after mapping them through these `subsets`."""
 
-    def __init__(self, source: Source, maps: list[Sequence[int]]) -> None:
+    def __init__(self, source: Source, subsets: list[Subset[Any]]) -> None:
         self._source = source
-        self._maps = maps
+        self._subsets = subsets
 
     def layout(self) -> RowLayout | None:
         return self._source.layout()
@@ -58,7 +58,10 @@ class Gather:
         if not isinstance(indices, (list, array)):
             return None
         try:
-            for mapped in self._maps:
+            for subset in self._subsets:
+                mapped = subset.indices
+                if type(mapped) not in _MAPS:
+                    return None
                 indices = [mapped[index] for index in indices]
         except (IndexError, TypeError):
             return None
@@ -186,22 +189,23 @@ def _telling_numbers(dtype: torch.dtype | None) -> list[Any]:
 
 
 _ARRAYS = (torch.Tensor, np.ndarray, np.memmap)
+_MAPS = (list, tuple, range)
 
 
 def gather_of(dataset: Any) -> Gather | None:
     """None for every data set whose own code has to run."""
-    maps: list[Sequence[int]] = []
+    subsets: list[Subset[Any]] = []
     while type(dataset) is Subset:
-        if type(dataset.indices) not in (list, tuple, range):
+        if type(dataset.indices) not in _MAPS:
             return None
-        maps.append(dataset.indices)
+        subsets.append(dataset)
         dataset = dataset.dataset
     if is_hugging_face(dataset):
-        return Gather(TableRows(dataset), maps) if may_gather(dataset) else None
+        return Gather(TableRows(dataset), subsets) if may_gather(dataset) else None
     if type(dataset) is TensorDataset or (type(dataset) in _ARRAYS and dataset.ndim > 0):
-        return Gather(ArrayRows(dataset), maps)
+        return Gather(ArrayRows(dataset), subsets)
     picks = _picks(dataset)
-    return Gather(PickedRows(dataset, picks), maps) if picks is not None else None
+    return Gather(PickedRows(dataset, picks), subsets) if picks is not None else None
 
 
 def _picks(dataset: Any) -> Picks | None:

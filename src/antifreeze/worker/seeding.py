@@ -176,6 +176,11 @@ class SampleSeeds:
             self._promote(late)
         return beyond or bool(late)
 
+    @property
+    def others_rest(self) -> bool:
+        """After a `late_use` that found none: since the watch began only the `used` ones have moved, and none by a collate function."""
+        return self._marks is not None
+
     def begin_call(self) -> None:
         self._looked = self._seeded = False
 
