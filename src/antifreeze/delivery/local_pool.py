@@ -222,16 +222,14 @@ class LocalPool:
             self._check_usable()
         fetcher = self._fetcher
         assert isinstance(fetcher, MapFetcher)
-        if not fetcher.gathers:
-            indices = _listed(indices)
+        if isinstance(indices, array) and not fetcher.gathers:
+            indices = indices.tolist()
         task = WorkerTask(number, number, NO_SLOT, rows, 0, position, indices, True)
         self._learnt.loaded += 1
         if not self._learnt.loaded % LOOK_AGAIN_EVERY:
             self._maker.rows_pay = True
         elif fetcher.is_plain():
-            if isinstance(indices, array):
-                task = task._replace(indices=indices.tolist())
-            collated = self._load_plainly(fetcher, task)
+            collated = self._load_plainly(fetcher, task if not fetcher.gathers else task._replace(indices=_listed(indices)))
             if collated is not NOT_PLAIN:
                 return collated, 0
         cpu_before = self._cpu_now()
@@ -258,7 +256,7 @@ class LocalPool:
         draws = fetcher.deals()
         if draws and in_worker_thread():
             return NOT_PLAIN
-        cpu_before = self._cpu_now()
+        cpu_before = None if self._learnt.loaded % MEASURED_EVERY else time.process_time_ns()
         began = time.perf_counter_ns()
         self._kept.begin()
         if draws:

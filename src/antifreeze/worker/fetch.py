@@ -61,6 +61,7 @@ class MapFetcher:
         self._pid = os.getpid()
         self._source, self._get_many = ways_to_fetch(dataset)
         self._gather = gather_of(dataset) if maker.may_write_rows else None
+        self.gathers = self._gather is not None  # as long as the data set is what it is; indices had better be an array then
         self._asks = "__getitem__" if self._get_many is None else "__getitems__"
         self._none_is_bad = maker.may_write_rows or config.forgive
         self._timed = self._timed_ns = 0
@@ -132,11 +133,6 @@ class MapFetcher:
             return list(indices)
         except TypeError as error:
             raise self._maker.fetch_error(error, "reading the batch that the sampler gave") from error
-
-    @property
-    def gathers(self) -> bool:
-        """Rows may be gathered, for as long as the data set is what it is; the best that indices can be then is an array."""
-        return self._gather is not None
 
     def _gather_rows(self, gather: Gather, task: Task, began: int) -> Outcome | None:
         """None where the data set must be asked after all."""
