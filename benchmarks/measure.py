@@ -85,6 +85,7 @@ def measure(request: Request) -> Result:
     loader_class = load_class(request.loader)
     torch.manual_seed(0)
     gc.collect()  # the first full collection, due to what was imported, would fall into somebody's first batch
+    gc.freeze()  # and later ones, 80 ms each, into one steady second or the other
     print("ready", flush=True)
 
     before, started_s = own_usage(), time.perf_counter()
