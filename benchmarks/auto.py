@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import time
 import warnings
@@ -18,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import machine
-from runs import measuring_environment
+from runs import in_own_process
 from table import quantity, ratio, render
 from workloads import WORKLOADS
 
@@ -85,18 +84,6 @@ def row(workload: str, found: dict[str, Any], fixed: Sequence[str]) -> list[str]
     return cells
 
 
-def in_own_process(workload: str, chosen: argparse.Namespace) -> dict[str, Any] | str:
-    """What was measured, or why nothing was."""
-    request = [workload, chosen.fixed, chosen.warm, chosen.seconds, chosen.rounds, chosen.quick]
-    command = [sys.executable, __file__, "--child", json.dumps(request)]
-    done = subprocess.run(command, capture_output=True, text=True, env=measuring_environment(), timeout=LIMIT_S, check=False)
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
-
-
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="comma-separated; all of: %(default)s")
@@ -128,7 +115,8 @@ def main(given: Sequence[str] | None = None) -> int:
     rows, notes = [], []
     for workload in chosen.workloads.split(","):
         missing = WORKLOADS[workload].missing()
-        found = missing or in_own_process(workload, chosen)
+        request = [workload, chosen.fixed, chosen.warm, chosen.seconds, chosen.rounds, chosen.quick]
+        found = missing or in_own_process(__file__, request, LIMIT_S)
         if isinstance(found, str):
             notes.append(f"{workload}: {'skipped' if missing else 'failed'}: {found}")
             continue

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from measure import Request, Result
 from process_tree import Memory, in_session, memory_of
@@ -110,6 +111,17 @@ _HELD_BACK = Ended([], "held back", [], 0)
 def measuring_environment() -> dict[str, str]:
     """Ours with the source tree of this repository in front, so that it need not be installed."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(SOURCE_TREE), os.environ.get("PYTHONPATH", "")]))}
+
+
+def in_own_process(script: str, request: list[Any], limit_s: float) -> dict[str, Any] | str:
+    """What `script --child REQUEST` measured and printed last, as JSON; or why there is nothing."""
+    command = [sys.executable, script, "--child", json.dumps(request)]
+    done = subprocess.run(command, capture_output=True, text=True, env=measuring_environment(), timeout=limit_s, check=False)
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
 
 
 class _Watched:

@@ -12,7 +12,6 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ import torch
 from torch.utils.data import Dataset
 
 import machine
-from runs import measuring_environment
+from runs import in_own_process
 from table import quantity, ratio, render
 from workloads import WORKLOADS, as_it_is
 
@@ -167,17 +166,6 @@ def row(name: str, found: dict[str, list[list[float]]]) -> list[str]:
     return cells
 
 
-def in_own_process(name: str, seconds: float) -> dict[str, list[list[float]]] | str:
-    """What was measured, or why nothing was."""
-    command = [sys.executable, __file__, "--child", json.dumps([name, seconds])]
-    done = subprocess.run(command, capture_output=True, text=True, env=measuring_environment(), timeout=LIMIT_S, check=False)
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    found: dict[str, list[list[float]]] = json.loads(lines[-1])
-    return found
-
-
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workloads", default=",".join(CHOICES), help="comma-separated; all of: %(default)s")
@@ -199,7 +187,7 @@ def main(given: Sequence[str] | None = None) -> int:
     rows, notes = [], []
     for name in chosen.workloads.split(","):
         missing = WORKLOADS[name].missing() if name in WORKLOADS else None
-        found = missing or in_own_process(name, chosen.seconds)
+        found = missing or in_own_process(__file__, [name, chosen.seconds], LIMIT_S)
         if isinstance(found, str):
             notes.append(f"{name}: {'skipped' if missing else 'failed'}: {found}")
             continue

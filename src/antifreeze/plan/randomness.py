@@ -17,7 +17,7 @@ _OF_THE_PROCESS = frozenset({"torch", "random", "numpy"})
 
 class Moment:
     """All generators a sampler may draw from, as they were when this was made: the process's, and the loader's and the sampler's own.
-    `of_torch`: it is known to draw from torch's alone. (To hold them costs little; to tell them ten times as much.)"""
+    `of_torch`: it is known to draw from torch's alone. (To tell them takes most of 0.1 ms, which an epoch that nobody saves is spared.)"""
 
     def __init__(self, generators: Sequence[torch.Generator] = (), of_torch: bool = False) -> None:
         self._torch = torch.default_generator.get_state()
