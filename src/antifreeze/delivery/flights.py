@@ -131,10 +131,10 @@ class Flights:
             while not self.finished and len(self.planned) < missing:
                 self._draw_one()
 
-    def plan_next(self) -> None:
-        """No further than the next batch, for whoever loads one at a time."""
+    def plan_next(self, as_list: bool) -> None:
+        """No further than the next batch, for whoever loads one at a time and takes its indices as they are, or as an array."""
         while not self.planned and not self.finished:
-            self._draw_one()
+            self._draw_one(as_list)
 
     @property
     def _with_workers(self) -> int:
@@ -146,9 +146,9 @@ class Flights:
             return self._shape.look_ahead
         return max(1, self._shape.prefetch_factor * self.workers, 0 if self._shape.prefetch_asked else self._to_fill_windows())
 
-    def _draw_one(self) -> None:
+    def _draw_one(self, as_list: bool = False) -> None:
         try:
-            planned = self.plan.draw()
+            planned = self.plan.draw(as_list)
         except BaseException as error:
             if not isinstance(error, Exception):
                 raise

@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 import weakref
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -272,8 +271,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         assert asked is not None
         self.cursor.sampler_epoch = asked.epoch
         drawn = None if self._next_epoch is None else self._next_epoch.drawn
-        quarantine, lists = self._job.quarantine(), self._loads_at_once and isinstance(self.pool, LocalPool) and not self.pool.gathers
-        plan = MapPlan(self._index_sampler, self._auto_collation, self._generators, quarantine, drawn, lists)
+        plan = MapPlan(self._index_sampler, self._auto_collation, self._generators, self._job.quarantine(), drawn)
         begin_map(self._flights, plan, resume)
         plan.asked = asked.randomness
         if not resume or asked.randomness is not None:
@@ -389,7 +387,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 if self._clock.entered_at >= steering.auto.due_ns:
                     steering.steer(self._clock.entered_at)
                 if self._flights.inline and not self._flights.in_flight:
-                    loaded = steering.load_inline(partial(self._load_at_once, may_fail=False))
+                    loaded = steering.load_inline(self._load_or_leave)
                     if loaded is not None:
                         return loaded[0]
                 elif steering.helps:
@@ -445,21 +443,21 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _park(self) -> bool:
         """With "auto", workers stay for the next epoch: whether the loader has taken them."""
-        loader = self._loader_ref()
-        if self._steering is None or loader is None or self.pool.closed or self._job.worker_init_fn is not None:
+        loader, pool = self._loader_ref(), self.pool
+        if self._steering is None or loader is None or self._job.worker_init_fn is not None or not isinstance(pool, Pool) or pool.closed:
             return False
         self._is_parked = True
         self._finalizer.detach()
-        loader._park(self.pool, self._next_epoch)
+        loader._park(pool, self._next_epoch)
         return True
+
+    def _load_or_leave(self, pool: LocalPool) -> Any:
+        return self._load_at_once(pool, may_fail=False)
 
     def _load_at_once(self, pool: Any, may_fail: bool = True) -> Any:
         """Without workers, and with no sample forgiven, a batch is loaded when it is asked for and handed over."""
         flights = self._flights
-        if self._loads_at_once:
-            flights.plan_next()
-        else:
-            flights.plan_ahead()
+        flights.plan_next(as_list=not pool.gathers)
         if not flights.planned or isinstance(flights.planned[0], BaseException):
             self._end_or_raise()
         planned = flights.planned.popleft()

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from antifreeze.delivery.batches import build
-from antifreeze.errors import LoaderClosed
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.exchange import Action, Ending, FreeSlot, LeftOut, RowFailed, Send, TaskEnded
@@ -161,7 +160,6 @@ class LocalPool:
         self.contents: dict[int, Content] = {}
         self.collated: dict[int, Any] = {}
         self.streams: dict[int, StreamStart] = {}
-        self.closed = False
         self.state = PoolState(1, config.forgive)
         self._limit = limit
         self._config = config
@@ -188,10 +186,7 @@ class LocalPool:
 
     @property
     def gathers(self) -> bool:
-        return isinstance(self._fetcher, MapFetcher) and self._fetcher.gathers
-
-    def close(self) -> None:
-        self.closed = True
+        return self._fetcher.gathers
 
     def _run_kept(self, call: Callable[[], Any]) -> Any:
         """With the process's generators put back afterwards; a loader inside a worker's thread has them for itself meanwhile."""
@@ -218,8 +213,6 @@ class LocalPool:
 
     def load(self, number: int, indices: Any, position: int, rows: int) -> tuple[Any, int]:
         """One batch, now: where no sample is forgiven there is nothing to decide. Raises FetchError."""
-        if self.closed:
-            self._check_usable()
         fetcher = self._fetcher
         assert isinstance(fetcher, MapFetcher)
         if isinstance(indices, array) and not fetcher.gathers:
@@ -299,14 +292,9 @@ class LocalPool:
         self._perform(self.state.reload(number, rows))
 
     def wait_resolved(self, pick: Callable[[], Batch | None], waiting_for: Callable[[], str], timeout_s: float | None) -> Batch:
-        self._check_usable()
         batch = pick()
         assert batch is not None
         return batch
-
-    def _check_usable(self) -> None:
-        if self.closed:
-            raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:

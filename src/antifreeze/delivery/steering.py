@@ -134,22 +134,30 @@ class Steering:
 
     def load_inline(self, load: Callable[[LocalPool], Any]) -> tuple[Any] | None:
         """The next batch, as `load` makes it here; None where a worker has to. With one thread, as in a worker, since the last bits of a
-        sum depend on how many add it up; but rows that are gathered are copies, and to change the number costs 10 µs."""
-        auto, flights, pool = self.auto, self._flights, self._pool
-        if self._local is None:
-            cursor = flights.cursor
-            seeding = Seeding(cursor.base_seed, cursor.epoch, cursor.shared_seed)
-            self._local = self._job.local_pool(seeding, pool.ring, self._ledger)
-        threads = 1 if self._local.gathers else torch.get_num_threads()
+        sum depend on how many add it up; but rows that are gathered are copies, which are the same with more."""
+        local = self._local or self._here()
+        threads = 1 if local.gathers else torch.get_num_threads()
         if threads != 1:
             torch.set_num_threads(1)
         try:
-            return (load(self._local),)
+            return (load(local),)
         except NotHere as problem:
-            auto.forbid_inline(f"loading in the loop failed ({problem}), and a worker may be what it takes")
+            why = f"loading in the loop failed ({problem}), and a worker may be what it takes"
         finally:
             if threads != 1:
                 torch.set_num_threads(threads)
+        self._leave_to_workers(why)
+        return None
+
+    def _here(self) -> LocalPool:
+        cursor = self._flights.cursor
+        seeding = Seeding(cursor.base_seed, cursor.epoch, cursor.shared_seed)
+        self._local = self._job.local_pool(seeding, self._pool.ring, self._ledger)
+        return self._local
+
+    def _leave_to_workers(self, why: str) -> None:
+        auto, flights, pool = self.auto, self._flights, self._pool
+        auto.forbid_inline(why)
         auto.setting, flights.inline = auto.tuner.home, False
         self._ask_for(pool, auto.setting)
         flights.workers = auto.setting.workers
@@ -157,4 +165,3 @@ class Steering:
         if not pool.size:
             raise WorkerStartFailed(f"no worker could be started: {pool.growth_failed}")
         flights.go_on()
-        return None

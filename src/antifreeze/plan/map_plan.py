@@ -96,11 +96,8 @@ class MapPlan:
         generators: Sequence[torch.Generator] = (),
         quarantine: Quarantine | None = None,
         drawn: Drawn | None = None,
-        lists: bool = False,
     ) -> None:
-        """`lists`: batches are lists wherever they could be arrays, for whoever takes them as they are."""
         self._drawn = drawn
-        self._lists = lists
         self._index_sampler = index_sampler
         self._auto_collation = auto_collation
         self._quarantine = quarantine
@@ -147,18 +144,19 @@ class MapPlan:
         if not self.composes:
             self._adopted = iterator
 
-    def draw(self) -> PlannedBatch | None:
-        """The next batch; None at the end. May raise what the user's sampler raises."""
+    def draw(self, as_list: bool = False) -> PlannedBatch | None:
+        """The next batch; None at the end. May raise what the user's sampler raises. `as_list`: also where its indices could be an array,
+        for whoever takes them as they are."""
         if self._iterator is None:
             with self._beginning():
                 self._iterator = self._begin()
                 self._stateful = self._find_stateful()
                 self._pass_spares()
-                indices = self._next_indices(self._iterator)
+                indices = self._next_indices(self._iterator, as_list)
         else:
             if self._spares:
                 self._pass_spares()
-            indices = self._next_indices(self._iterator)
+            indices = self._next_indices(self._iterator, as_list)
         if indices is _END:
             return None
         before = self.position
@@ -201,7 +199,7 @@ class MapPlan:
             return nullcontext()
         return as_it_was(self._randomness, self._generators, self._drawn_before)
 
-    def _next_indices(self, iterator: Iterator[Any]) -> Any:
+    def _next_indices(self, iterator: Iterator[Any], as_list: bool) -> Any:
         if not self.composes:
             return next(iterator, _END)
         size = self._index_sampler.batch_size
@@ -209,7 +207,7 @@ class MapPlan:
         if not isinstance(iterator, ArrayOrder):
             batch = list(islice(iterator, size))
         else:
-            batch = iterator.take_list(size) if self._lists else iterator.take(size)
+            batch = iterator.take_list(size) if as_list else iterator.take(size)
         return _END if len(batch) < size and (not batch or self._index_sampler.drop_last) else batch
 
     def _begin(self) -> Any:

@@ -308,8 +308,8 @@ class Tuner:
         if seen.computing >= WAITS_OUTSIDE:
             lack = seen.without_core >= NO_CORE or workers > seen.cores
             why = "the workers lack cores" if lack else "handing over takes more of it than loading"
-            half, quarter_less = workers // 2, workers - -(-workers // 4)
-            steps = (quarter_less, half, workers - 1) if lack else (half, quarter_less)
+            half, quarter_less, eighth_less = workers // 2, workers - -(-workers // 4), workers - -(-workers // 8)
+            steps = (quarter_less, half, eighth_less) if lack else (half, quarter_less, eighth_less)
             down = [(count, why) for count in steps if lack or needed < workers]
         found = [each for pair in itertools.zip_longest(up, down) for each in pair if each is not None]
         return [(count, why) for count, why in found if count > 0 and count != workers and not self._is_behind_a_worse_one(count)]
@@ -405,8 +405,10 @@ def _guess(seen: Measured, most: int) -> int:
 
 
 def _steps_up(workers: int, seen: Measured) -> tuple[int, ...]:
-    """Samples that wait outside may need very many; the smaller step is for where the larger one was too much."""
-    return (4 * workers, 2 * workers) if seen.computing < WAITS_OUTSIDE else (2 * workers, workers + max(1, workers // 4))
+    """Samples that wait outside may need very many; the smaller steps are for where the larger ones were too much."""
+    if seen.computing < WAITS_OUTSIDE:
+        return 4 * workers, 2 * workers
+    return 2 * workers, workers + max(1, workers // 4), workers + max(1, workers // 8)
 
 
 def _per_batch_s(seen: Measured) -> float:

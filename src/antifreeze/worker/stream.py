@@ -177,6 +177,8 @@ class Stream:
 class StreamFetcher:
     """Loads the tasks of an iterable data set."""
 
+    gathers = False
+
     def __init__(self, dataset: Any, config: FetchConfig, maker: SampleMaker, seeds: Seeds, journal: JournalRow) -> None:
         self._dataset = dataset
         self._config = config
