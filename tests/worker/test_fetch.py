@@ -15,13 +15,13 @@ from antifreeze.slots.arena import Arena
 from antifreeze.slots.parcel import unpack
 from antifreeze.worker import seeding
 from antifreeze.worker.fetch import MapFetcher
-from antifreeze.worker.generators import PythonGenerator
 from antifreeze.worker.hands import seed_for_sample
 from antifreeze.worker.journal import ROW_WORDS, JournalRow, Word
 from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.seeding import SampleSeeds
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Packed, Rows, Task
+from antifreeze.worker.twister_python import PythonGenerator
 
 
 class Made:

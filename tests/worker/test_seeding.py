@@ -15,11 +15,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from antifreeze.worker import generators as module
-from antifreeze.worker import seeding
-from antifreeze.worker.generators import HAND, HAND_BYTES, NumpyGenerator, PythonGenerator, TorchGenerator, global_generators
+from antifreeze.worker import generators, seeding, twister_numpy, twister_python, twister_torch
+from antifreeze.worker.generators import global_generators
 from antifreeze.worker.hands import mix, seed_at, seed_for_sample, seeds_at
 from antifreeze.worker.seeding import KeptState, SampleSeeds, sample_seed
+from antifreeze.worker.twister import HAND, HAND_BYTES
+from antifreeze.worker.twister_numpy import NumpyGenerator
+from antifreeze.worker.twister_python import PythonGenerator
+from antifreeze.worker.twister_torch import TorchGenerator
 
 calm = settings(deadline=None, derandomize=True, database=None, max_examples=80, suppress_health_check=list(HealthCheck))
 DRAWS: dict[str, Callable[[], Any]] = {
@@ -56,9 +59,9 @@ def begin() -> None:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the state of a generator cannot be read in memory, the slow way serves."""
     if request.param == "by state":
-        monkeypatch.setattr(module, "_python_state_is_behind_the_header", lambda: False)
-        monkeypatch.setattr(module, "_offset_of_numpys_gauss", lambda: None)
-        monkeypatch.setattr(module, "_offset_of_torchs_engine", lambda: None)
+        monkeypatch.setattr(twister_python, "_python_state_is_behind_the_header", lambda: False)
+        monkeypatch.setattr(twister_numpy, "_offset_of_numpys_gauss", lambda: None)
+        monkeypatch.setattr(twister_torch, "_offset_of_torchs_engine", lambda: None)
     return str(request.param)
 
 
@@ -108,7 +111,7 @@ def test_both_ways_to_see_whether_a_generator_was_used_agree(way: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(GENERATORS))
 def test_a_generator_has_moved_when_it_was_used_and_only_then(name: str, way: str) -> None:
-    generator = getattr(module, GENERATORS[name].__name__)()
+    generator = getattr(generators, GENERATORS[name].__name__)()
     mark = generator.mark()
     for other in set(GENERATORS) - {name}:
         DRAWS[other]()
@@ -408,7 +411,7 @@ def test_the_seal_is_nobodys_business_but_ours(monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(torch.get_rng_state(), state) and not generator.moved_since(mark)
     torch.set_rng_state(state)
     assert not generator.is_sealed() and generator.moved_since(mark)
-    monkeypatch.setattr(module, "_seal_breaks", lambda: False)
+    monkeypatch.setattr(twister_torch, "_seal_breaks", lambda: False)
     unsealed = TorchGenerator()
     mark = unsealed.mark()
     torch.set_rng_state(state)
@@ -524,7 +527,7 @@ def test_seeds_of_many_positions_are_those_of_each() -> None:
 @pytest.mark.parametrize("name", sorted(GENERATORS))
 def test_every_use_is_seen_however_many_there_were(name: str, way: str) -> None:
     """Also those that bring the position in the state back to where it was."""
-    generator = getattr(module, GENERATORS[name].__name__)()
+    generator = getattr(generators, GENERATORS[name].__name__)()
     draw = {"random": random.getrandbits, "numpy": np.random.bytes, "torch": lambda bits: torch.randint(2**31, (1,))}[name]
     for count in (1, 2, 623, 624, 625, 1248):
         mark = generator.mark()
@@ -535,7 +538,7 @@ def test_every_use_is_seen_however_many_there_were(name: str, way: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(GENERATORS))
 def test_another_seed_is_seen_though_nothing_was_drawn(name: str, way: str) -> None:
-    generator = getattr(module, GENERATORS[name].__name__)()
+    generator = getattr(generators, GENERATORS[name].__name__)()
     marks = []
     for seed in (1, 2, 2**40 + 6, 2**63 + 9):  # of torch's seeds only 32 bits make another state
         generator.seed(seed)
@@ -544,9 +547,9 @@ def test_another_seed_is_seen_though_nothing_was_drawn(name: str, way: str) -> N
 
 
 def test_the_state_behind_the_header_is_only_trusted_where_it_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = module._python_state_is_behind_the_header.__wrapped__  # it looks once in a process
+    look = twister_python._python_state_is_behind_the_header.__wrapped__  # it looks once in a process
     assert look()
-    monkeypatch.setattr(module, "_WORD_BYTES", 10**6)
+    monkeypatch.setattr(twister_python, "WORD_BYTES", 10**6)
     assert not look()
     monkeypatch.undo()
 

@@ -27,7 +27,7 @@ from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.torch_private import swap_worker_info, worker_info
 from antifreeze.worker.awaiting import map_fetcher_for
 from antifreeze.worker.fetch import MapFetcher
-from antifreeze.worker.generators import Generator, global_generators
+from antifreeze.worker.generators import global_generators
 from antifreeze.worker.journal import JournalRow, UnreadRow
 from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.seeding import KeptState, SampleSeeds
@@ -36,6 +36,7 @@ from antifreeze.worker.stream import StreamExhausted, StreamFetcher
 from antifreeze.worker.task import NOT_PLAIN, Bounce, FetchConfig, FetchError, Packed, Rows, few
 from antifreeze.worker.task import Task as WorkerTask
 from antifreeze.worker.turns import exclusively, in_worker_thread
+from antifreeze.worker.twister import Generator
 
 NO_SLOT = -1
 LOOK_AGAIN_EVERY = 64

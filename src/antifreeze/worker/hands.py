@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from antifreeze.worker.generators import HAND, HAND_BYTES, Generator
+from antifreeze.worker.twister import HAND, HAND_BYTES, Generator
 
 AHEAD = 1024  # samples
 _UNSTIRRED = b"as dealt"

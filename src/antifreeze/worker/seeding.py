@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
-from antifreeze.worker.generators import Generator, glance_at, global_generators, say_initial_seed
+from antifreeze.worker.generators import glance_at, global_generators, say_initial_seed
 from antifreeze.worker.hands import Dealer, mix, seed_at, seed_for_sample
+from antifreeze.worker.twister import Generator
 
 WARM_UP = 4
 BATCH_WARM_UP = 2

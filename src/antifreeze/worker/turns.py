@@ -24,10 +24,11 @@ from typing import Any
 
 from antifreeze.linux import on_fork
 from antifreeze.worker.failure import ThreadEnded
-from antifreeze.worker.generators import Generator, global_generators, say_initial_seed
+from antifreeze.worker.generators import global_generators, say_initial_seed
 from antifreeze.worker.hands import seed_at, seed_for_sample
 from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.seeding import batch_seed, epoch_key
+from antifreeze.worker.twister import Generator
 
 WARM_UP = 2
 FALSE_ALARMS = 8
