@@ -140,11 +140,12 @@ class Steering:
             cursor = flights.cursor
             seeding = Seeding(cursor.base_seed, cursor.epoch, cursor.shared_seed)
             self._local = self._job.local_pool(seeding, pool.ring, self._ledger)
+            self._job.as_found.begin_pass()
         threads = 1 if self._local.gathers else torch.get_num_threads()
         if threads != 1:
             torch.set_num_threads(1)
         try:
-            return (load(self._local),)
+            return (self._job.as_found.noting(self._job.dataset, partial(load, self._local)),)
         except NotHere as problem:
             auto.forbid_inline(f"loading in the loop failed ({problem}), and a worker may be what it takes")
         finally:
