@@ -39,6 +39,7 @@ from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader, is_datapi
 from antifreeze.tuning.cores import auto_workers, rank_cores, usable_cores
 from antifreeze.tuning.decide import INLINE, MOST_PROCESSES, MOST_THREADS, Kind, Limits, Setting, kind_for
 from antifreeze.tuning.probe import probe
+from antifreeze.worker.as_found import AsFound
 from antifreeze.worker.awaiting import awaits
 from antifreeze.worker.turns import Usage
 
@@ -156,6 +157,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         self._fork_is_unsafe = False
         self._ledger = Ledger()
         self._traps = Traps(usable_cores)
+        self._as_found = AsFound()
         self._made_at = made_at()
         self._ranks: Ranks | None = None
         self._stream_ranks: StreamRanks | None = None
@@ -245,7 +247,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is a loader of its own: it shares no workers, no memory and no counts with this one."""
-        fresh = {"_ledger": Ledger(), "_traps": Traps(usable_cores)}
+        fresh = {"_ledger": Ledger(), "_traps": Traps(usable_cores), "_as_found": AsFound()}
         return {
             **self.__dict__,
             **fresh,
@@ -336,7 +338,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         kind, self._why_kind = Kind.PROCESS, "of what was asked for, threads cannot do everything"
         iterable = is_iterable_kind(self) or is_datapipe(self.dataset) or awaits(self.dataset)
         if not (iterable or self._asks_for_more or self.worker_init_fn is not None or self.multiprocessing_context is not None):
-            probed = probe(self.dataset)
+            probed = self._as_found.note(self.dataset, partial(probe, self.dataset))
             self._why_kind = "its first samples do not tell what it does"
             if probed is not None:
                 kind, self._why_kind = kind_for(probed.wall_s / probed.samples, probed.cpu_s / probed.samples, probed.draws)

@@ -10,12 +10,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, DistributedSampler, get_worker_info
+from torch.utils.data import Dataset, DistributedSampler, Subset, get_worker_info
 
 from antifreeze import DataLoader
 from antifreeze.delivery import autopilot as module
@@ -351,9 +352,6 @@ def test_where_no_worker_can_be_started_the_loop_loads_and_says_why() -> None:
     assert "dataset.handle" in report.decided[-1]
 
 
-# --- between epochs ---
-
-
 def pids(loader: DataLoader[Any]) -> list[int]:
     pool = loader._parked.pool if loader._parked is not None else None
     assert isinstance(pool, Pool)
@@ -367,6 +365,86 @@ def two_workers(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
         return Decision(self.setting, "two")
 
     monkeypatch.setattr(Autopilot, "look", look)
+
+
+# --- what the loop's own process has opened ---
+
+
+class OpenedBy:
+    """A connection, say: only the process that opened it may use it, and it has a lock, which does not pickle."""
+
+    def __init__(self) -> None:
+        self.pid, self.lock = os.getpid(), threading.Lock()
+
+    def read(self) -> int:
+        return int(self.pid == os.getpid())
+
+
+opened: OpenedBy | None = None
+
+
+class Opens(Drawn):
+    """On first use, as it should be."""
+
+    def __init__(self) -> None:
+        self.handle: OpenedBy | None = None
+        self.handles: dict[int, OpenedBy] = {}
+        self.of_thread = threading.local()
+        self.one_of_each: list[OpenedBy] = []
+        self.pool = ThreadPoolExecutor(1)  # starts its threads when it has something to do
+
+    def __getitem__(self, index: int) -> Any:
+        global opened
+        if self.handle is None:
+            self.handle = OpenedBy()
+        if opened is None:
+            opened = OpenedBy()
+        if not self.one_of_each:
+            self.one_of_each.append(OpenedBy())
+        there = self.handles.setdefault(0, OpenedBy())
+        of_thread = self.of_thread.__dict__.setdefault("handle", OpenedBy())
+        in_thread = self.pool.submit(os.getpid).result(timeout=30) == os.getpid()
+        return torch.tensor([each.read() for each in (self.handle, opened, *self.one_of_each, there, of_thread)] + [int(in_thread)])
+
+
+def test_what_the_loop_has_opened_is_not_given_to_workers(wild: list[Setting]) -> None:
+    dataset = Opens()
+    part = Subset(dataset, range(SAMPLES))
+    with DataLoader(part, batch_size=4, num_workers="auto", multiprocessing_context="fork") as loader:
+        for _ in range(3):
+            assert torch.cat(list(loader)).all()
+            loader.close()  # the next ones are forked when this process has used everything
+    dataset.pool.shutdown()
+    assert {setting.kind for setting in wild} == {Kind.INLINE, Kind.PROCESS}
+
+
+class OpensOne(Drawn):
+    handle: OpenedBy | None = None
+
+    def __getitem__(self, index: int) -> int:
+        if self.handle is None:
+            self.handle = OpenedBy()
+        return self.handle.read()
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_nor_does_it_keep_a_data_set_from_fresh_processes() -> None:
+    with DataLoader(OpensOne(), batch_size=4, num_workers="auto", multiprocessing_context="spawn") as loader:
+        assert torch.cat(list(loader)).all()
+        assert len(pids(loader)) == 2
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_what_the_user_has_put_there_since_is_the_users() -> None:
+    dataset = OpensOne()
+    with DataLoader(dataset, batch_size=4, num_workers="auto", multiprocessing_context="fork") as loader:
+        next(iter(loader))
+        loader.close()
+        dataset.handle = OpenedBy()
+        assert not torch.cat(list(loader)).all()
+
+
+# --- between epochs ---
 
 
 class Changing(Drawn):

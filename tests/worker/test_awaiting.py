@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from antifreeze import DataLoader
 from antifreeze.errors import OptionError, SampleTimeout
+from antifreeze.worker.awaiting import AsyncMapFetcher
 
 PLACES = [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "workers": "thread"}]
 IDS = ["inline", "processes", "threads"]
@@ -195,6 +198,74 @@ def test_one_loop_for_the_life_of_a_worker() -> None:
     loader = DataLoader(Client(), batch_size=5, num_workers=2, workers="thread", persistent_workers=True)
     assert indices(loader) + indices(loader) == [1] * 40
     loader.close()
+
+
+def test_one_loop_for_all_loaders_of_a_thread_without_workers() -> None:
+    dataset = Client()
+    training, validation = DataLoader(dataset, batch_size=5), DataLoader(dataset, batch_size=5)
+    for _ in range(2):
+        assert indices(training) + indices(validation) == [1] * 40
+
+
+class Nested(Client):
+    """Loads other samples in a sample."""
+
+    async def __getitem__(self, index: int) -> int:
+        return await super().__getitem__(index) * sum(indices(DataLoader(Awaited(itself, index), batch_size=5)))
+
+
+def test_a_loader_within_a_sample_has_a_loop_of_its_own() -> None:
+    loader = DataLoader(Nested(), batch_size=3)
+    assert indices(loader) + indices(loader) == [sum(range(index)) for index in range(20)] * 2
+
+
+def test_iterators_made_in_one_thread_and_used_in_others() -> None:
+    iterators = [iter(loader_of(itself, {"num_workers": 0})) for _ in range(3)]
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(indices, iterators)) == [list(range(20))] * 3
+
+
+class _Alarm(Exception):
+    pass
+
+
+def _ring(*_: Any) -> None:
+    raise _Alarm
+
+
+def test_an_exception_of_a_signals_handler_that_falls_into_a_callback_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio would log it, and the batch would wait for a sample that nobody has seen end."""
+    before, settle, rung = signal.signal(signal.SIGALRM, _ring), AsyncMapFetcher._settle, []
+
+    def interrupted(self: AsyncMapFetcher, sample: Any, outcome: Any) -> None:
+        if sample.index == 7 and not rung:
+            rung.append(sample)
+            signal.raise_signal(signal.SIGALRM)
+        settle(self, sample, outcome)
+
+    monkeypatch.setattr(AsyncMapFetcher, "_settle", interrupted)
+    try:
+        loader = loader_of(itself, {"num_workers": 0})
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1, 2, 3, 4]
+        with pytest.raises(_Alarm):
+            next(iterator)
+        assert indices(iterator) == list(range(5, 20))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_loop_is_not_shared_with_a_fork() -> None:
+    """A forked worker has loaders without workers of its own; what they wait for is not what its parent waits for."""
+
+    async def sample(index: int) -> int:
+        return index + sum(indices(DataLoader(Awaited(itself, 5))))
+
+    loader = loader_of(itself, {"num_workers": 0})
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1, 2, 3, 4]
+    assert indices(loader_of(sample, {"num_workers": 2})) == [10 + index for index in range(20)]
+    assert next(iterator).tolist() == [5, 6, 7, 8, 9]
 
 
 def test_inside_a_loop_that_runs_already() -> None:

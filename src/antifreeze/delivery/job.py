@@ -7,6 +7,7 @@ loader, options ──▶ Job ──specs──▶ WorkerSpec, one per worker �
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.cgroup import available_memory_bytes
 from antifreeze.supervisor.pool import Pool
 from antifreeze.torch_private import apply_sharding, default_collate, is_datapipe, sharded_init_fn
+from antifreeze.worker.as_found import AsFound
 from antifreeze.worker.awaiting import awaits
 from antifreeze.worker.main import WorkerSpec
 from antifreeze.worker.task import FetchConfig
@@ -55,6 +57,7 @@ class Job:
     context: Any
     use_server: bool  # workers come from the clean server
     usage: Usage | None  # of random generators, where workers are threads
+    as_found: AsFound
 
     @property
     def in_threads(self) -> bool:
@@ -76,7 +79,7 @@ class Job:
         seeds = (seeding.base_seed, seeding.epoch)
         known = (ledger.costs, ledger.learnt, ledger.local_seeds)
         pool = LocalPool(self.dataset, not self.is_map, config, seeds, ring, self._limit, *known, self.worker_init_fn)
-        ledger.local_seeds = pool.seeds
+        ledger.local_seeds, ledger.held_loop = pool.seeds, pool.held_loop
         return pool
 
     def specs(self, seeding: Seeding, hosting: bool = False) -> list[WorkerSpec]:
@@ -101,6 +104,7 @@ class Job:
                 sample_timeout_s=self.options.sample_timeout_s,
                 limit_bytes=limit_bytes,
                 limit_name=limit_name,
+                as_found=self.as_found,
             )
             for number in range(self.places)
         ]
@@ -141,7 +145,8 @@ class Job:
     def look_for_traps(self, traps: Traps, workers: int) -> None:
         """Before so many workers are started."""
         forks = not self.in_threads and bool(self.context.get_start_method() == "fork")
-        traps.before_start(self.dataset, workers, not self.use_server and forks, self.in_threads)
+        with nullcontext() if self.in_threads else self.as_found.hidden():
+            traps.before_start(self.dataset, workers, not self.use_server and forks, self.in_threads)
 
 
 def job_of(loader: Any, made: Any, places: int) -> Job:
@@ -169,4 +174,5 @@ def job_of(loader: Any, made: Any, places: int) -> Job:
         context=start[0],
         use_server=start[1],
         usage=loader._known_usage() if in_threads else None,
+        as_found=loader._as_found,
     )

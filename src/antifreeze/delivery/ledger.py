@@ -9,6 +9,7 @@ from antifreeze.delivery.bad_samples import BadSampleRecord
 from antifreeze.delivery.local_pool import Learnt
 from antifreeze.events import Story
 from antifreeze.supervisor.work import Costs
+from antifreeze.worker.awaiting import HeldLoop
 from antifreeze.worker.seeding import SampleSeeds
 
 
@@ -68,6 +69,7 @@ class Ledger:
     warmth: Warmth = field(default_factory=Warmth)
     decided: list[Decided] = field(default_factory=list)  # oldest first; empty where the number of workers was given
     local_seeds: SampleSeeds | None = None  # of the last epoch loaded in this process: what the data set draws
+    held_loop: HeldLoop | None = None  # of coroutines that were loaded in this process
     learnt: list[Learnt] = field(default_factory=list)  # in epochs that have ended; whoever takes one has it for himself
 
 

@@ -25,7 +25,7 @@ from antifreeze.supervisor.state import PoolState
 from antifreeze.supervisor.tasks import Batch, Task
 from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.torch_private import swap_worker_info, worker_info
-from antifreeze.worker.awaiting import map_fetcher_for
+from antifreeze.worker.awaiting import AsyncMapFetcher, HeldLoop, map_fetcher_for
 from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.generators import global_generators
 from antifreeze.worker.journal import JournalRow, UnreadRow
@@ -184,6 +184,11 @@ class LocalPool:
         self._maker.rows_pay = self._learnt.rows_pay
         kind = StreamFetcher if self._iterable else map_fetcher_for(self._dataset)
         self._fetcher = kind(self._dataset, self._config, self._maker, self.seeds, self._journal)
+
+    @property
+    def held_loop(self) -> HeldLoop | None:
+        """That samples of coroutines wait in, and their clients belong to."""
+        return self._fetcher.held_loop if isinstance(self._fetcher, AsyncMapFetcher) else None
 
     @property
     def gathers(self) -> bool:

@@ -135,12 +135,12 @@ class Steering:
     def load_inline(self, load: Callable[[LocalPool], Any]) -> tuple[Any] | None:
         """The next batch, as `load` makes it here; None where a worker has to. With one thread, as in a worker, since the last bits of a
         sum depend on how many add it up; but rows that are gathered are copies, which are the same with more."""
-        local = self._local or self._here()
+        local, found = self._local or self._here(), self._job.as_found
         threads = 1 if local.gathers else torch.get_num_threads()
         if threads != 1:
             torch.set_num_threads(1)
         try:
-            return (load(local),)
+            return (found.noting(self._job.dataset, partial(load, local)) if found.is_noting else load(local),)
         except NotHere as problem:
             why = f"loading in the loop failed ({problem}), and a worker may be what it takes"
         finally:
@@ -153,6 +153,7 @@ class Steering:
         cursor = self._flights.cursor
         seeding = Seeding(cursor.base_seed, cursor.epoch, cursor.shared_seed)
         self._local = self._job.local_pool(seeding, self._pool.ring, self._ledger)
+        self._job.as_found.begin_pass()
         return self._local
 
     def _leave_to_workers(self, why: str) -> None:

@@ -80,7 +80,8 @@ class PickledSpecs:
 
     def __init__(self, specs: list[Any]) -> None:
         self.key = uuid.uuid4().hex
-        self.content = cloudpickle_dumps(specs)
+        with specs[0].as_found.hidden():
+            self.content = cloudpickle_dumps(specs)
 
 
 def cloudpickle_dumps(value: Any) -> bytes:

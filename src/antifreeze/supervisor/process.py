@@ -25,7 +25,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
@@ -102,6 +102,14 @@ class ByContext:
         self._processes: list[Any] = []  # one, or none if its start failed
 
     def start(self, spec: WorkerSpec, worker_end: socket.socket, held: Held) -> None:
+        with nullcontext() if self._context.get_start_method() == "fork" else spec.as_found.hidden():
+            self._start_somehow(spec, worker_end)
+        self.pid = int(self._process.pid)
+        self._seen = Seen(self._process.sentinel)
+        with start_failures(f"worker {spec.worker_id}"):
+            self.pidfd = held.open(os.pidfd_open, self.pid)
+
+    def _start_somehow(self, spec: WorkerSpec, worker_end: socket.socket) -> None:
         try:
             self._start(spec, spec, worker_end)
         except (TypeError, AttributeError, pickle.PicklingError) as error:
@@ -111,10 +119,6 @@ class ByContext:
             except Exception:
                 raise name_culprit(error, spec.picklable_parts(), dumps=ForkingPickler.dumps) from error
             self._start(spec, by_value, worker_end)
-        self.pid = int(self._process.pid)
-        self._seen = Seen(self._process.sentinel)
-        with start_failures(f"worker {spec.worker_id}"):
-            self.pidfd = held.open(os.pidfd_open, self.pid)
 
     @property
     def _process(self) -> Any:

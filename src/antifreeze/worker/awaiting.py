@@ -7,7 +7,8 @@
    still then.) One that keeps the loop itself busy is the parent's affair: the journal names it at each step.
 3. Each sample has its own random numbers however the others interleave: where a generator is used, its state is put in place before
    each step of the sample and taken away after it. A sample that turns out to use one for the first time is loaded again.
-4. One loop for as long as the fetcher lives (a worker; a pass over the loader where there are no workers), so clients can be kept.
+4. One loop for as long as a worker lives, so clients can be kept; without workers all loaders of a thread share one, from
+   pass to pass, until the last of them is gone or a signal's handler broke it off (a loader inside a sample of another has its own).
 5. Whatever ends the worker itself (its thread was told to end) leaves through `run`, whoever's code it fell into.
 """
 
@@ -17,6 +18,7 @@ import asyncio
 import inspect
 import select
 import selectors
+import threading
 import time
 import weakref
 from collections import deque
@@ -27,11 +29,13 @@ from typing import Any
 from torch.utils.data import ConcatDataset, Subset
 
 from antifreeze.errors import LoadingError, SampleTimeout
+from antifreeze.linux import on_fork
+from antifreeze.signals import came_from_signal
 from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.generators import glance_at, global_generators
 from antifreeze.worker.hands import seed_for_sample
-from antifreeze.worker.journal import JournalRow, Stage, Word
+from antifreeze.worker.journal import JournalRow, Stage, UnreadRow, Word
 from antifreeze.worker.making import SampleMaker, none_error
 from antifreeze.worker.seeding import WARM_UP, Seeds
 from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Outcome, Task
@@ -87,6 +91,43 @@ class _Selector(selectors.DefaultSelector):
             self._journal.words[Word.STAGE] = before
 
 
+class HeldLoop:
+    """An event loop, closed with the last who holds this."""
+
+    def __init__(self, journal: JournalRow) -> None:
+        self.loop = asyncio.SelectorEventLoop(_Selector(journal))
+        weakref.finalize(self, _close, self.loop).atexit = False
+
+
+_here = threading.local()
+_of_parent: list[HeldLoop] = []
+
+
+def _loop_of_thread() -> HeldLoop:
+    held: HeldLoop | None = _here.loop() if hasattr(_here, "loop") else None
+    if held is None:
+        held = HeldLoop(UnreadRow())
+        _here.loop = weakref.ref(held)
+    return HeldLoop(UnreadRow()) if held.loop.is_running() else held
+
+
+def _give_up(held: HeldLoop) -> None:
+    """The next batch has another loop."""
+    if hasattr(_here, "loop") and _here.loop() is held:
+        del _here.loop
+    _close(held.loop)
+
+
+def _after_fork_in_child() -> None:
+    """What the loop waits for is the parent's: it is neither used here nor closed, which would be felt there."""
+    held: HeldLoop | None = _here.__dict__.pop("loop", lambda: None)()
+    if held is not None:
+        _of_parent.append(held)
+
+
+on_fork(child=_after_fork_in_child)
+
+
 class _Pulse:
     """Tells whoever runs the loop that something has changed; and what ended it."""
 
@@ -104,15 +145,21 @@ class _Pulse:
         self._future = self._loop.create_future()
         if self._fatal is None:
             await self._future
+        self.raise_fatal()
+
+    def raise_fatal(self) -> None:
         fatal, self._fatal = self._fatal, None
         if fatal is not None:
             raise fatal
 
     def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What a callback raised: asyncio would only log it."""
+        """What a callback raised: asyncio would only log it, and whoever waits for that callback would wait for ever."""
         error = context.get("exception")
         if isinstance(error, ThreadEnded):
             self.beat(error)
+        elif isinstance(error, Exception) and came_from_signal(error):
+            self.beat(error)
+            loop.stop()  # it may have fallen between a result and the word of it
         else:
             loop.default_exception_handler(context)
 
@@ -149,10 +196,7 @@ class _Sample:
 class AsyncMapFetcher(MapFetcher):
     def __init__(self, dataset: Any, config: FetchConfig, maker: SampleMaker, seeds: Seeds, journal: JournalRow) -> None:
         super().__init__(dataset, config, maker, seeds, journal)
-        self.loop = asyncio.SelectorEventLoop(_Selector(journal))
-        self.pulse = _Pulse(self.loop)
-        self.loop.set_exception_handler(self.pulse.on_loop_error)
-        weakref.finalize(self, _close, self.loop).atexit = False
+        self._use_loop(HeldLoop(journal) if config.worker is not None else _loop_of_thread())
         self._randomness = _Randomness()
         self._awaited = self._source
         self._source = _InLoop(self._awaited, self.run)
@@ -168,12 +212,19 @@ class AsyncMapFetcher(MapFetcher):
     def is_plain(self) -> bool:
         return False
 
+    def _use_loop(self, held: HeldLoop) -> None:
+        self.held_loop, self.loop, self.pulse = held, held.loop, _Pulse(held.loop)
+
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """In our own loop, also where the calling thread has another one that runs (a notebook)."""
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
+        self.loop.set_exception_handler(self.pulse.on_loop_error)
         try:
             return self.loop.run_until_complete(coroutine)
+        except RuntimeError:
+            self.pulse.raise_fatal()
+            raise
         finally:
             asyncio._set_running_loop(outer)
 
@@ -190,17 +241,21 @@ class AsyncMapFetcher(MapFetcher):
 
     def load(self, task: Task, check: Callable[[], None] | None = None) -> Outcome:
         """This task alone."""
+        if self._config.worker is None and (held := _loop_of_thread()) is not self.held_loop:
+            self._use_loop(held)  # an iterator may be made in one thread and used in another
         if not self.is_together(task._replace(singly=False)):
             return super().load(task, check)
         failures = self._try_alone(task, check) if task.singly else {}
         if failures:
             return Bounce(failures)
         made: list[Callable[[], Outcome]] = []
-        self.begin(task, made.append)
         try:
+            self.begin(task, made.append)
             self.run(self._until(made))
         except BaseException:
             self._line.clear()
+            if self._config.worker is None:
+                _give_up(self.held_loop)  # who knows what it broke off
             raise
         return made[0]()
 
@@ -429,6 +484,9 @@ class _Steps:
                 return end.value
             try:
                 step, given = self.coroutine.send, (yield waited_for)
+            except GeneratorExit:  # nobody holds its task any more
+                self.coroutine.close()
+                raise
             except BaseException as error:
                 step, given = self.coroutine.throw, error
 
@@ -495,5 +553,10 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
     if loop.is_running() or loop.is_closed():
         return
     for job in asyncio.all_tasks(loop):
-        job._log_destroy_pending = False  # type: ignore[attr-defined]
+        _let_die(job)
     loop.close()
+
+
+def _let_die(job: asyncio.Task[Any]) -> None:
+    """It may never end, and asyncio shall not complain of that."""
+    job._log_destroy_pending = False  # type: ignore[attr-defined]

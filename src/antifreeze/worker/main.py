@@ -22,7 +22,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -53,6 +53,7 @@ from antifreeze.channel.messages import (
 from antifreeze.linux import LAST_SIGNAL, fcntl
 from antifreeze.slots.arena import Arena
 from antifreeze.torch_private import numpy_seed, seed_datapipe, seed_torch, stack_without_shared_memory, swap_worker_info, worker_info
+from antifreeze.worker.as_found import AsFound
 from antifreeze.worker.awaiting import AsyncMapFetcher, map_fetcher_for
 from antifreeze.worker.effort import Effort
 from antifreeze.worker.failure import Failure
@@ -99,6 +100,7 @@ class WorkerSpec:
     sample_timeout_s: float | None
     limit_bytes: int | None
     limit_name: str
+    as_found: AsFound = field(default_factory=AsFound)
 
     def fetching(self) -> FetchConfig:
         given = (self.collate_fn, self.auto_collation, self.drop_last, self.forgive, self.worker_id)
@@ -116,6 +118,7 @@ def run_worker(spec: WorkerSpec | bytes, end: Any) -> None:
     if isinstance(spec, bytes):
         spec = pickle.loads(spec)
         assert isinstance(spec, WorkerSpec)
+    spec.as_found.put_back()
     channel = Channel(end)
     _settle_in()
     welcome = channel.receive()
