@@ -72,7 +72,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def __init__(self, loader: Any) -> None:
         self._loader_ref = weakref.ref(loader)
-        self._options: Options = loader.options
+        self._options: Options = loader._own_options
         resume, seeded = loader._take_resume_state()
         state = torch.default_generator.get_state()
         source = SeedSource(loader.generator)
