@@ -142,6 +142,25 @@ def test_nothing_is_left_when_an_iterator_is_gone_that_its_data_set_holds(num_wo
     assert left_since(before) == {}
 
 
+def fails_at_nine(index: int) -> torch.Tensor:
+    if index == 9:
+        raise ValueError("nine")
+    return torch.ones(2)
+
+
+def test_a_sample_that_fails_without_workers_leaves_nothing_for_the_garbage_collector_alone_to_find() -> None:
+    before = set(leak_guard._everything())
+    gc.disable()
+    try:
+        try:
+            drain(Ours(Samples(40, fails_at_nine), batch_size=4))
+        except ValueError:
+            pass
+        assert left_since(before) == {}
+    finally:
+        gc.enable()
+
+
 CLOSED = [(road, way) for road in ROADS for way in (whole_epoch, break_off) if (road, way) != ("spawned", whole_epoch)]
 
 
