@@ -140,18 +140,18 @@ class DataLoader(TorchDataLoader[_T_co]):
             "bad_samples_file": bad_samples_file,
             "quarantine": quarantine,
         }
-        self.options = Options.checked(**chosen.fill(own_arguments, OWN_DEFAULTS))
-        if self.options.workers is WorkerKind.THREAD:
+        self._own_options = Options.checked(**chosen.fill(own_arguments, OWN_DEFAULTS))
+        if self._own_options.workers is WorkerKind.THREAD:
             _check_threads(dataset, multiprocessing_context)
-        if self.options.quarantined and isinstance(dataset, IterableDataset):
+        if self._own_options.quarantined and isinstance(dataset, IterableDataset):
             warnings.warn(
                 f"quarantine: {type(dataset).__name__} is an iterable data set, of which no sample can be left out by its index; "
                 'all of it is loaded, and on_bad_sample="skip" leaves out what turns out bad',
                 stacklevel=2,
             )
-            self.options = replace(self.options, quarantined=frozenset())
+            self._own_options = replace(self._own_options, quarantined=frozenset())
         self._why_kind = ""
-        self._usage: Usage | None = None
+        self._generator_usage: Usage | None = None
         self._prefetch_asked = prefetch_factor is not None
         self._rows_failed = False
         self._fork_is_unsafe = False
@@ -159,15 +159,15 @@ class DataLoader(TorchDataLoader[_T_co]):
         self._traps = Traps(usable_cores)
         self._as_found = AsFound()
         self._made_at = made_at()
-        self._ranks: Ranks | None = None
+        self._watched_ranks: Ranks | None = None
         self._stream_ranks: StreamRanks | None = None
         self._spare_ring: Ring | None = None
         self._auto_workers: int | None = None
         self._pilot: Autopilot | None = None
         self._parked: _Parked | None = None
         self._resume_state: dict[str, Any] | None = None
-        self._open: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._cursor: Cursor | None = None
+        self._open_iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._latest_cursor: Cursor | None = None
         torch_arguments = {
             "batch_size": batch_size,
             "shuffle": shuffle,
@@ -200,18 +200,18 @@ class DataLoader(TorchDataLoader[_T_co]):
     def _get_iterator(self) -> Any:
         if not _platform_allows():
             return super()._get_iterator()
-        if self.num_workers and self.options.workers is WorkerKind.AUTO:
+        if self.num_workers and self._own_options.workers is WorkerKind.AUTO:
             self._choose_kind()
         if self.num_workers and not self._is_auto:
             self.check_worker_number_rationality()
         see_off_left_behind()
         iterator = LoaderIterator(self)
-        self._open.add(iterator)
+        self._open_iterators.add(iterator)
         return iterator
 
     def check_worker_number_rationality(self) -> None:
         """torch's own word about more workers than cores is for processes: threads may well be many, and wait."""
-        if self.options.workers is not WorkerKind.THREAD:
+        if self._own_options.workers is not WorkerKind.THREAD:
             super().check_worker_number_rationality()
 
     def __iter__(self) -> Any:
@@ -221,18 +221,18 @@ class DataLoader(TorchDataLoader[_T_co]):
             stop.__suppress_context__ = True  # as in next(): whatever it fell into is ours
             raise
         except Exception as error:
-            if self.options.story_file is not None:
-                write_story(self.options.story_file, error, self._ledger.story)
+            if self._own_options.story_file is not None:
+                write_story(self._own_options.story_file, error, self._ledger.story)
             raise
-        self._cursor = getattr(iterator, "cursor", None)
+        self._latest_cursor = getattr(iterator, "cursor", None)
         return iterator
 
     def close(self) -> None:
         """Ends all workers and frees all shared memory that no batch holds; the loader can be iterated again. May be called twice."""
         see_off_left_behind()
-        for iterator in list(self._open):
+        for iterator in list(self._open_iterators):
             iterator.close()
-        self._open.clear()
+        self._open_iterators.clear()
         self._iterator = None
         self._end_parked()
         if self._spare_ring is not None:
@@ -251,12 +251,23 @@ class DataLoader(TorchDataLoader[_T_co]):
         return {
             **self.__dict__,
             **fresh,
-            **dict.fromkeys(("_ranks", "_stream_ranks", "_spare_ring", "_open", "_cursor", "_pilot", "_parked", "_usage")),
+            **dict.fromkeys(
+                (
+                    "_watched_ranks",
+                    "_stream_ranks",
+                    "_spare_ring",
+                    "_open_iterators",
+                    "_latest_cursor",
+                    "_pilot",
+                    "_parked",
+                    "_generator_usage",
+                )
+            ),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.__dict__["_open"] = weakref.WeakSet()
+        self.__dict__["_open_iterators"] = weakref.WeakSet()
 
     # --- what it did ---
 
@@ -268,7 +279,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def _reporter(self, dataset: Any = None) -> Callable[[], Report]:
         """Makes the report, and holds nothing of the loader that would keep it alive (but `dataset`, where it is given)."""
-        more = {"persistent": self.persistent_workers, "dataset": dataset, "quarantined": len(self.options.quarantined)}
+        more = {"persistent": self.persistent_workers, "dataset": dataset, "quarantined": len(self._own_options.quarantined)}
         return partial(Report.of, self._ledger, self.num_workers, rank_cores(), **more)
 
     def __repr__(self) -> str:
@@ -290,7 +301,11 @@ class DataLoader(TorchDataLoader[_T_co]):
             raise StateMismatch(f"state_dict() is not available here: {lacking}, so torch's own iterators are at work, which have none")
         if self._resume_state is not None:
             return dict(self._resume_state)
-        return fresh_state(self) if self._cursor is None else self._cursor.state(own_generators(self.generator, self._index_sampler))
+        return (
+            fresh_state(self)
+            if self._latest_cursor is None
+            else self._latest_cursor.state(own_generators(self.generator, self._index_sampler))
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The next iter(loader) goes on where the state was taken; a state of a finished epoch begins the next one."""
@@ -318,13 +333,15 @@ class DataLoader(TorchDataLoader[_T_co]):
     # --- what iterators borrow ---
 
     def _watch_ranks(self, rank: int, world_size: int) -> Ranks | None:
-        if self._ranks is None:
-            self._ranks = watch_ranks(self, self.options.uneven_ranks, rank, world_size, lambda text: self._traps.say("ranks", text))
-        return self._ranks
+        if self._watched_ranks is None:
+            self._watched_ranks = watch_ranks(
+                self, self._own_options.uneven_ranks, rank, world_size, lambda text: self._traps.say("ranks", text)
+            )
+        return self._watched_ranks
 
     def _watch_stream_ranks(self, rank: int, world_size: int) -> StreamRanks | None:
         if self._stream_ranks is None:
-            given = (self.options.uneven_ranks, rank, world_size, lambda text: self._traps.say("ranks", text))
+            given = (self._own_options.uneven_ranks, rank, world_size, lambda text: self._traps.say("ranks", text))
             self._stream_ranks = watch_stream_ranks(self, *given)
         return self._stream_ranks
 
@@ -342,12 +359,12 @@ class DataLoader(TorchDataLoader[_T_co]):
             self._why_kind = "its first samples do not tell what it does"
             if probed is not None:
                 kind, self._why_kind = kind_for(probed.wall_s / probed.samples, probed.cpu_s / probed.samples, probed.draws)
-        self.options = replace(self.options, workers=WorkerKind.THREAD if kind is Kind.THREAD else WorkerKind.PROCESS)
+        self._own_options = replace(self._own_options, workers=WorkerKind.THREAD if kind is Kind.THREAD else WorkerKind.PROCESS)
 
     @property
     def _asks_for_more(self) -> bool:
         """Than loading: what only a worker that can be ended gives."""
-        options = self.options
+        options = self._own_options
         limits_s = (options.sample_timeout_s, options.stall_report_s)
         by_default = (OWN_DEFAULTS["sample_timeout_s"], OWN_DEFAULTS["stall_report_s"])
         return options.forgives or options.hedge or limits_s != by_default or self.timeout > 0
@@ -364,7 +381,7 @@ class DataLoader(TorchDataLoader[_T_co]):
                 self._ledger.decided.append(Decided(0, str(chosen), chosen.workers, _STREAMS_STAY))
             return None
         if self._pilot is None:
-            options = self.options
+            options = self._own_options
             kind = Kind.THREAD if options.workers is WorkerKind.THREAD else Kind.PROCESS
             limits = Limits(
                 inline=not (ranked or self._asks_for_more or self.worker_init_fn is not None), most=_places(kind), kinds=(kind,)
@@ -420,9 +437,9 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def _known_usage(self) -> Usage:
         """What threads have found out about random generators; kept from epoch to epoch."""
-        if self._usage is None:
-            self._usage = Usage()
-        return self._usage
+        if self._generator_usage is None:
+            self._generator_usage = Usage()
+        return self._generator_usage
 
     def _start_context(self) -> tuple[Any, bool]:
         """(the context, whether workers come from the clean server): the user's context is honoured. Python's own default of

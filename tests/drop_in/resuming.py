@@ -50,6 +50,24 @@ class OwnOrder(Sampler):  # type: ignore[type-arg]
         self.rng.setstate((version, tuple(words), gauss))
 
 
+class BatchByBatch(Sampler):  # type: ignore[type-arg]
+    """Draws each sample (or batch of them) from all of the process's generators, when it is asked for it and not before."""
+
+    def __init__(self, n: int, size: int | None = None) -> None:
+        self.n, self.size = n, size
+
+    def __len__(self) -> int:
+        return 7 if self.size else self.n
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(len(self)):
+            drawn = [self._draw() for _ in range(self.size or 1)]
+            yield drawn if self.size else drawn[0]
+
+    def _draw(self) -> int:
+        return (random.randrange(self.n) + int(np.random.randint(self.n)) + int(torch.randint(self.n, ()))) % self.n
+
+
 class Stream(IterableDataset):  # type: ignore[type-arg]
     """Shared out among workers; without a word about where it is, so that it must be replayed."""
 
@@ -156,6 +174,8 @@ MAPS = [
     Case("weighted", Counted, lambda data: {"sampler": WeightedRandomSampler([1.0, 5.0, 2.0] * 5, 20), "batch_size": 4}),
     Case("distributed", Counted, distributed),
     Case("sampler with a state", Counted, lambda data: {"sampler": OwnOrder(len(data)), "batch_size": 4}),
+    Case("sampler that draws batch by batch", Counted, lambda data: {"sampler": BatchByBatch(len(data)), "batch_size": 4}),
+    Case("batch sampler that draws batch by batch", Counted, lambda data: {"batch_sampler": BatchByBatch(len(data), 3)}),
     Case("collate that draws", Counted, lambda _: {"batch_size": 4, "shuffle": True, "collate_fn": mixing}),
 ]
 STREAMS = [
@@ -172,7 +192,7 @@ class Saved:
     """What a checkpoint holds."""
 
     state: Any
-    torch_rng: torch.Tensor
+    rng: tuple[Any, Any, torch.Tensor]
     taken: int
     """Batches delivered when it was taken."""
     epoch: int = 0
@@ -198,7 +218,7 @@ def uninterrupted(case: Case, num_workers: int, cls: Any = Ours, **more: Any) ->
     loader, whole = new_loader(case, num_workers, cls, **more), Uninterrupted()
 
     def save(name: str) -> None:
-        whole.saved[name] = Saved(through_a_file(loader.state_dict()), torch.get_rng_state(), len(whole.first))
+        whole.saved[name] = Saved(through_a_file(loader.state_dict()), rng_now(), len(whole.first))
 
     save("before")
     batches = iter(loader)
@@ -210,6 +230,11 @@ def uninterrupted(case: Case, num_workers: int, cls: Any = Ours, **more: Any) ->
     whole.saved["end"].epoch = 1
     whole.second = drain_epoch(loader, 1)
     return whole
+
+
+def rng_now() -> tuple[Any, Any, torch.Tensor]:
+    """Of the process's generators, as users save them beside a state."""
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
 
 def through_a_file(state: Any) -> Any:
@@ -226,7 +251,8 @@ def resume(case: Case, saved: Saved, num_workers: int, cls: Any = Ours, *, resto
     loader = new_loader(case, num_workers, cls, **more)
     loader.load_state_dict(saved.state)
     if restore_rng:
-        torch.set_rng_state(saved.torch_rng)
+        for put_back, state in zip((random.setstate, np.random.set_state, torch.set_rng_state), saved.rng, strict=True):
+            put_back(state)
     return loader, [drain_epoch(loader, saved.epoch), drain_epoch(loader, saved.epoch + 1)]
 
 

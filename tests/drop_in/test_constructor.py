@@ -287,6 +287,28 @@ def test_a_subclass_and_its_own_iteration() -> None:
     assert loader.mine == "kept"
 
 
+@pytest.mark.parametrize("name", ["options", "device", "epoch", "report", "close", "_options", "_cursor", "_open", "_ranks", "_usage"])
+@pytest.mark.parametrize("first", [True, False], ids=["before torch's", "after torch's"])
+def test_an_attribute_of_a_subclass_is_its_own(name: str, first: bool) -> None:
+    class Named(Ours[int]):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            if first:
+                setattr(self, name, "mine")
+            super().__init__(*args, **kwargs)
+            if not first:
+                setattr(self, name, "mine")
+
+    loader = Named(Squares(), batch_size=5, num_workers=1)
+    for _ in range(2):
+        assert_same(list(loader), list(Torchs(Squares(), batch_size=5)))
+    assert getattr(loader, name) == "mine"
+
+
+def test_no_attribute_has_a_name_that_a_subclass_may_well_have() -> None:
+    ours, torchs = Ours(Squares()), Torchs(Squares())
+    assert {name for name in vars(ours) if not name.startswith("_")} == {name for name in vars(torchs) if not name.startswith("_")}
+
+
 @ours_only
 def test_auto_number_of_workers() -> None:
     loader = Ours(Squares(), batch_size=4, num_workers="auto")

@@ -110,6 +110,57 @@ def test_nothing_is_left_when_the_loader_is_gone(road: str, way: Callable[[Any],
     assert left_since(before) == {}
 
 
+class Collating(Ours):  # type: ignore[misc]
+    """Collates by a method of its own, as graph libraries' loaders do: what its workers are told leads back to it."""
+
+    def __init__(self, dataset: Any, **kwargs: Any) -> None:
+        super().__init__(dataset, collate_fn=self.collate, **kwargs)
+
+    def collate(self, samples: list[Any]) -> Any:
+        return words(samples)
+
+
+@pytest.mark.parametrize("num_workers", [2, 5])  # by forks alone, and from a nursery
+@pytest.mark.parametrize("way", [two_epochs, break_off])
+def test_nothing_is_left_when_a_loader_is_gone_that_its_workers_specs_lead_to(way: Callable[[Any], None], num_workers: int) -> None:
+    before = set(leak_guard._everything())
+    loader = Collating(Samples(40, image), batch_size=4, num_workers=num_workers, persistent_workers=True)
+    way(loader)
+    del loader
+    gc.collect()
+    assert left_since(before) == {}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_nothing_is_left_when_an_iterator_is_gone_that_its_data_set_holds(num_workers: int) -> None:
+    before = set(leak_guard._everything())
+    dataset: Any = Samples(40, image)
+    dataset.batches = iter(Ours(dataset, batch_size=4, num_workers=num_workers))
+    next(dataset.batches)
+    del dataset
+    gc.collect()
+    assert left_since(before) == {}
+
+
+def fails_at_nine(index: int) -> torch.Tensor:
+    if index == 9:
+        raise ValueError("nine")
+    return torch.ones(2)
+
+
+def test_a_sample_that_fails_without_workers_leaves_nothing_for_the_garbage_collector_alone_to_find() -> None:
+    before = set(leak_guard._everything())
+    gc.disable()
+    try:
+        try:
+            drain(Ours(Samples(40, fails_at_nine), batch_size=4))
+        except ValueError:
+            pass
+        assert left_since(before) == {}
+    finally:
+        gc.enable()
+
+
 CLOSED = [(road, way) for road in ROADS for way in (whole_epoch, break_off) if (road, way) != ("spawned", whole_epoch)]
 
 

@@ -226,6 +226,20 @@ def test_tensors_of_one_storage_still_share_it(num_workers: int) -> None:
         assert batch["column"].tolist() == [[9] * 8]
 
 
+def read_only(samples: list[torch.Tensor]) -> list[Any]:
+    """As np.asarray(picture), np.frombuffer and np.load(mmap_mode="r") have them."""
+    array = np.frombuffer(torch.stack(samples).numpy().tobytes(), dtype=np.float32).reshape(len(samples), -1)
+    return [array, array.T, array[::2], array]
+
+
+def test_an_array_that_was_read_only_in_the_worker_can_be_written_to_as_with_torch() -> None:
+    case = Case("", lambda: Samples(8, lambda i: torch.ones(3) * i), lambda _: {"batch_size": 4, "collate_fn": read_only})
+    ours = run(Ours, case, 1)
+    assert_same_outcome(ours, run(Torchs, case, 1))
+    assert [array.flags.writeable for array in ours.batches[0]] == [True] * 4
+    assert ours.batches[0][0] is ours.batches[0][3]
+
+
 def one_empty_twice(samples: list[torch.Tensor]) -> list[torch.Tensor]:
     empty = torch.empty(0, 2)
     return [empty, torch.ones(2), empty]

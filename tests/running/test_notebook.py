@@ -18,7 +18,7 @@ print(DataLoader.__module__, torch.utils.data.DataLoader.__module__)
 %antifreeze --no-such-option 3
 %antifreeze --sample-timeout soon
 loader = DataLoader(TensorDataset(torch.arange(10.0)), batch_size=5)
-print(len(list(loader)), loader.num_workers, loader.options.on_bad_sample.value)
+print(len(list(loader)), loader.num_workers, loader._own_options.on_bad_sample.value)
 %antifreeze report
 %unload_ext antifreeze
 print(DataLoader.__module__, DataLoader(TensorDataset(torch.arange(10.0))).num_workers)

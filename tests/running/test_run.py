@@ -166,8 +166,8 @@ if __name__ == "__main__":
     for loader in (infinite, Infinite(Squares(), batch_size=8, num_workers=2, private=True)):
         print([torch.cat(list(loader)).tolist() == [i * i for i in range(16)] for _ in range(2)])
     print(list(OwnIterator(Squares())))
-    assert antifreeze.DataLoader(Squares(), sample_timeout_s=7).options.sample_timeout_s == 7.0, "what the script says stays"
-    assert derived.options.sample_timeout_s == 60.0
+    assert antifreeze.DataLoader(Squares(), sample_timeout_s=7)._own_options.sample_timeout_s == 7.0, "what the script says stays"
+    assert derived._own_options.sample_timeout_s == 60.0
 """
 )
 

@@ -78,7 +78,7 @@ def test_samples_that_wait_are_loaded_by_threads() -> None:
     dataset = Samples(waiting)
     with DataLoader(dataset, batch_size=4, num_workers=2, workers="auto") as loader:
         assert [int(index) for batch in loader for index in batch] == list(range(24))
-        assert loader.options.workers is WorkerKind.THREAD
+        assert loader._own_options.workers is WorkerKind.THREAD
     assert any("antifreeze-worker" in name for name in dataset.asked)
 
 
@@ -96,7 +96,7 @@ def test_samples_that_wait_are_loaded_by_threads() -> None:
 def test_all_else_by_processes(sample: Any, options: dict[str, Any]) -> None:
     with DataLoader(Samples(sample), batch_size=4, num_workers=1, workers="auto", **options) as loader:
         assert len(list(loader)) == 6
-        assert loader.options.workers is WorkerKind.PROCESS
+        assert loader._own_options.workers is WorkerKind.PROCESS
 
 
 def test_with_auto_the_report_says_the_kind_and_why() -> None:

@@ -71,7 +71,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def __init__(self, loader: Any) -> None:
         self._loader_ref = weakref.ref(loader)
-        self._options: Options = loader.options
+        self._options: Options = loader._own_options
         resume, seeded = loader._take_resume_state()
         state = torch.default_generator.get_state()
         source = SeedSource(loader.generator)
@@ -473,7 +473,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             raise NotHere(failed.failure.message)
         self.cursor.delivered = self.cursor.delivered.add(planned)
         if failed is not None:
-            raise self._hand_over.to_raise(planned, failed.failure.row or 0, failed, planned.number)
+            try:
+                raise self._hand_over.to_raise(planned, failed.failure.row or 0, failed, planned.number)
+            finally:
+                failed = None  # the traceback leads here, and from here again to what is raised: only the garbage collector would find it
         budget = self._options.memory_budget_bytes
         size = size if size or budget is None else size_within(budget, data)
         return self._hand_over.give_made(data, rows, size, self.pool)

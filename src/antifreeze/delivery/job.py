@@ -151,7 +151,7 @@ class Job:
 
 def job_of(loader: Any, made: Any, places: int) -> Job:
     """`made`: what torch's own iterator has taken from the loader when it was made."""
-    options: Options = loader.options
+    options: Options = loader._own_options
     in_threads = options.workers is WorkerKind.THREAD and made._num_workers > 0
     worker_init_fn = loader.worker_init_fn
     if is_datapipe(made._dataset):

@@ -161,7 +161,7 @@ def _is_same(one: PlannedBatch, other: PlannedBatch) -> bool:
 
 def why_cold(loader: Any) -> str:
     """Why nothing of the next epoch can be loaded before it begins; empty where it can, as far as the loader's arguments tell."""
-    options: Options = loader.options
+    options: Options = loader._own_options
     if not options.warm_epochs:
         return "warm_epochs=False"
     if not loader.num_workers or options.workers is WorkerKind.THREAD:

@@ -53,13 +53,14 @@ class MapDelivered(NamedTuple):
             "batches": self.position.batches,
             "samples": self.position.samples,
             "sampler_state": self.position.sampler_state,
+            "ended": self.position.ended,
             "beyond": sorted(self.beyond),
             "spares": sorted(spare for spare in self.spares if spare >= self.position.samples),
         }
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> MapDelivered:
-        position = MapPosition(saved["batches"], saved["samples"], saved["sampler_state"])
+        position = MapPosition(saved["batches"], saved["samples"], saved["sampler_state"], saved.get("ended", False))
         return cls(position, frozenset(saved["beyond"]), frozenset(saved["spares"]), saved["moved_up"])
 
 

@@ -5,6 +5,7 @@
 1. The sampler is advanced by `draw()` alone, one batch at a time, never further.
 2. A resumed plan draws the same order again from the random state of the epoch's start and passes over what was delivered;
    a sampler with state_dict()/load_state_dict() is asked instead. An order that begins otherwise than the first time is refused.
+   A sampler that draws from the process's generators batch by batch goes on from where the passed batches left them.
 3. `draw_spare` takes the next sample of the order for a batch that lost one; later batches begin after it. (`composes`: where the
    loader itself makes the batches.)
 """
@@ -26,7 +27,7 @@ from antifreeze.errors import OptionError, StateMismatch
 from antifreeze.naming import shown
 from antifreeze.plan.given import taken
 from antifreeze.plan.order import ArrayOrder, Drawn, draws_from_torch_alone, order_of
-from antifreeze.plan.randomness import Moment, as_it_was
+from antifreeze.plan.randomness import Apart, Moment, as_it_was
 
 _MANY = (list, tuple, array)
 
@@ -49,11 +50,13 @@ class PlannedBatch(NamedTuple):
 
 
 class MapPosition(NamedTuple):
-    """How far a plan is after a batch: enough to go on from there."""
+    """How far a plan is after a batch: enough to go on from there. `ended`: that batch has shown the sampler's end, of which its own word
+    for where it is may know nothing any more."""
 
     batches: int
     samples: int
     sampler_state: Any
+    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class MapPlan:
         self._adopted: Iterator[Any] | None = None
         self._spares: frozenset[int] = frozenset()
         self._drawn_before = True
+        self._apart: Apart | None = None
         self._stateful: Any = self._find_stateful()
         self._moment: Moment | None = None
         self._randomness: dict[str, Any] | None = None
@@ -148,15 +152,16 @@ class MapPlan:
         """The next batch; None at the end. May raise what the user's sampler raises. `as_list`: also where its indices could be an array,
         for whoever takes them as they are."""
         if self._iterator is None:
-            with self._beginning():
+            with self._beginning() as replayed:
                 self._iterator = self._begin()
                 self._stateful = self._find_stateful()
                 self._pass_spares()
-                indices = self._next_indices(self._iterator, as_list)
-        else:
-            if self._spares:
+                self._apart = None if replayed is None else Apart(replayed)
+        elif self._spares:
+            with self._drawing():
                 self._pass_spares()
-            indices = self._next_indices(self._iterator, as_list)
+        apart = self._apart
+        indices = self._next_indices(self._iterator, as_list) if apart is None else self._next_apart(self._iterator, apart, as_list)
         if indices is _END:
             return None
         before = self.position
@@ -166,20 +171,22 @@ class MapPlan:
             self.beginning = _check_sum([indices.tolist() if isinstance(indices, array) else indices])
         count = len(indices) if self._auto_collation and isinstance(indices, _MANY) else 1
         state = None if self._stateful is None else self.sampler_state()
-        self.position = after = MapPosition(before.batches + 1, before.samples + count, state)
+        ended = self.composes and count < self._index_sampler.batch_size
+        self.position = after = MapPosition(before.batches + 1, before.samples + count, state, ended)
         return PlannedBatch(before.batches, indices, before.samples, after)
 
     def repeat(self, indices: Any) -> PlannedBatch:
         """After the end: one more batch, of samples that came before, at positions of its own."""
         begin, rows = self.position, len(indices) if self._auto_collation else 1
-        self.position = MapPosition(begin.batches + 1, begin.samples + rows, begin.sampler_state)
+        self.position = begin._replace(batches=begin.batches + 1, samples=begin.samples + rows)
         return PlannedBatch(begin.batches, indices, begin.samples, self.position)
 
     def draw_spare(self) -> tuple[Any, int] | None:
         """(index, position) of the next sample, where this plan makes the batches itself."""
         if not self.composes or self._iterator is None:
             return None
-        index = next(self._iterator, _END)
+        with self._drawing():
+            index = next(self._iterator, _END)
         if index is _END:
             return None
         before = self.position
@@ -193,11 +200,26 @@ class MapPlan:
             self.position = self.position._replace(samples=self.position.samples + 1)
 
     def _beginning(self) -> Any:
-        """Around the first draw of a resumed epoch the generators are as they were at its start."""
+        """Around the beginning of a resumed epoch the generators are as they were at its start."""
         if self._randomness is None:
-            self._moment = Moment(self._generators, of_torch=self.composes and draws_from_torch_alone(self._source))
+            self._moment = Moment(self._generators, of_torch=self._is_torchs)
             return nullcontext()
         return as_it_was(self._randomness, self._generators, self._drawn_before)
+
+    @property
+    def _is_torchs(self) -> bool:
+        """A sampler that draws from the process's torch alone, and that with its first batch."""
+        return self.composes and draws_from_torch_alone(self._source)
+
+    def _drawing(self) -> Any:
+        return nullcontext() if self._apart is None else self._apart.drawing()
+
+    def _next_apart(self, iterator: Iterator[Any], apart: Apart, as_list: bool) -> Any:
+        with apart.drawing():
+            indices = self._next_indices(iterator, as_list)
+        if self._is_torchs or self._stateful is not None:
+            self._apart = None  # it has drawn all it needs; or it knows by itself where it is, and draws as it would have
+        return indices
 
     def _next_indices(self, iterator: Iterator[Any], as_list: bool) -> Any:
         if not self.composes:
@@ -224,6 +246,8 @@ class MapPlan:
             iterator = self._quarantine.filter_batches(iterator) if whole_batches else self._quarantine.filter(iterator)
         if saved is None:
             self._pass_over(iterator)
+        elif self.position.ended:
+            return iter(())
         return iterator
 
     def _pass_over(self, iterator: Iterator[Any]) -> None:

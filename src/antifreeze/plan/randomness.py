@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -75,19 +76,58 @@ def _set(generator: torch.Generator, state: str | bytes) -> None:
 
 
 @contextmanager
-def as_it_was(saved: dict[str, Any], generators: Sequence[torch.Generator], drawn_before: bool = True) -> Iterator[None]:
-    """The process's generators as they were when `saved` was taken, and afterwards as they are now. The loader's and the sampler's
-    own stay where the drawing leaves them, as they would have without an interruption; and so does, of the process's, what is in
-    that very state again, where nothing had been drawn from it yet."""
+def as_it_was(saved: dict[str, Any], generators: Sequence[torch.Generator], drawn_before: bool = True) -> Iterator[Set[str]]:
+    """The process's generators (whose names it gives) as they were when `saved` was taken, and afterwards as they are now. The loader's
+    and the sampler's own stay where the drawing leaves them, as they would have without an interruption; and so does, of the process's,
+    what is in that very state again, where nothing had been drawn from it yet."""
     now = snapshot()
     known = {name for name in _OF_THE_PROCESS if now[name] is not None and saved[name] is not None}
     stay = set() if drawn_before else {name for name in known if now[name] == saved[name]}
     _put(saved, known)
     set_generator_states(generators, saved["generators"])
     try:
-        yield
+        yield known
     finally:
         _put(now, known - stay)
+
+
+class Apart:
+    """The process's generators, in the states that they have now, for whoever goes on to draw from them while the process has its own:
+    a sampler that is resumed, and draws batch by batch. One that is in the same state on both sides is one again, as it would be without
+    an interruption: the user had put it back, and the sampler has caught up."""
+
+    def __init__(self, names: Set[str]) -> None:
+        self._states = {name: _READ[name]() for name in names}
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        now = {name: _READ[name]() for name in self._states}
+        self._states = {name: state for name, state in self._states.items() if not _SAME[name](state, now[name])}
+        for name, state in self._states.items():
+            _WRITE[name](state)
+        try:
+            yield
+        finally:
+            self._states = {name: _READ[name]() for name in self._states}
+            for name in self._states:
+                _WRITE[name](now[name])
+
+
+def _same_numpys(one: Any, other: Any) -> bool:
+    return bool(one[2:] == other[2:] and np.array_equal(one[1], other[1]))
+
+
+_READ: dict[str, Callable[[], Any]] = {
+    "torch": torch.default_generator.get_state,
+    "random": random.getstate,
+    "numpy": np.random.get_state,
+}
+_WRITE: dict[str, Callable[[Any], Any]] = {
+    "torch": torch.default_generator.set_state,
+    "random": random.setstate,
+    "numpy": np.random.set_state,
+}
+_SAME: dict[str, Callable[[Any, Any], bool]] = {"torch": torch.equal, "random": eq, "numpy": _same_numpys}
 
 
 def _put(saved: dict[str, Any], names: Set[str]) -> None:

@@ -79,7 +79,7 @@ class Roll:
             self._uncounted += 1
             return
         over = type(loader.dataset).__name__
-        self._entries.append(Entry(_made_at(loader), over, loader._ledger, weakref.ref(loader), loader._open, loader._reporter()))
+        self._entries.append(Entry(_made_at(loader), over, loader._ledger, weakref.ref(loader), loader._open_iterators, loader._reporter()))
 
     def told(self) -> list[Entry]:
         return [entry for entry in self._entries if self._pid == os.getpid() and entry.worth_telling()]

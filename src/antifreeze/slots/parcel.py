@@ -6,7 +6,8 @@
 1. A dense CPU tensor is one row of the table: (storage part, offset, size, stride, dtype, requires_grad).
 2. Tensors that overlap in one storage share one part, and share it again in the parent; a view of a huge storage sends only
    the bytes it spans. Strides are kept unless that would send much more than the values.
-3. Everything else goes the way pickle protocol 5 knows, its buffers out of band: numpy arrays are not copied into the pickle.
+3. Everything else goes the way pickle protocol 5 knows, its buffers out of band: numpy arrays are not copied into the pickle. What
+   arrives can be written to, also where the array could not: it is the user's own, as it is after a plain pickle.
 4. What cannot be pickled raises here, in the worker, beside the code that made it.
 5. A batch of plain tensors alone needs no pickle: plain.py has its way (its first number is negative).
 """
@@ -116,6 +117,8 @@ class _Pickler(pickle.Pickler):
             return _tensor_number, (len(self.tensors) - 1,)
         if type(value) is torch.UntypedStorage and value.device.type == "cpu":  # by itself it does not pickle
             return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
+        if type(value) is np.ndarray and value.flags.forc and not value.flags.writeable:
+            return value.copy(order="K").__reduce_ex__(5)  # a buffer that was read-only would be one again
         registered = _registered().get(type(value))
         return NotImplemented if registered is None else registered(value)
 

@@ -58,7 +58,6 @@ class Nursery(MotherLine):
         """`keys`: of the workers to be, by their numbers; what is lent now may be seen by them."""
         super().__init__()
         self.keys = keys
-        self.specs = specs
         self.missing = [spec.worker_id for spec in specs]
         self.is_over = False
         self.is_ended = False

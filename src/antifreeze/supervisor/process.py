@@ -261,18 +261,18 @@ class WorkerProcess:
     _stacks = -1
     pid, pidfd = 0, -1
 
-    def __init__(self, way: Callable[[], Born], spec: WorkerSpec, key: int) -> None:
-        self._spec = spec
+    def __init__(self, way: Callable[[], Born], number: int, key: int) -> None:
         self.key = key
-        self.number = spec.worker_id
+        self.number = number
         self.owner_pid = os.getpid()
         self.outbox: deque[Message] = deque()
         self.ready = False
         self._held = Held()
         self._born = way()
 
-    def start(self, shared: tuple[int, int], workers: int) -> None:
-        """`workers`: how many there are with it. Where that fails or is broken off, `undo` leaves nothing of it."""
+    def start(self, spec: WorkerSpec, shared: tuple[int, int], workers: int) -> None:
+        """`workers`: how many there are with it. Where that fails or is broken off, `undo` leaves nothing of it. The spec is not kept: it
+        is the user's, and may lead to the loader with which this worker ends."""
         held = self._held
         with start_failures(f"worker {self.number}"):
             self._ends = channel_pair()
@@ -282,7 +282,7 @@ class WorkerProcess:
         parent_end, worker_end = self._ends
         self.channel, self._unread = Channel(parent_end), Channel(worker_end)
         _ours.add(self)
-        self._born.start(self._spec, worker_end, held)
+        self._born.start(spec, worker_end, held)
         self.pid, self.pidfd = self._born.pid, self._born.pidfd
         self.channel.send(Welcome(self.number, workers), (*shared, lifeline, self._stacks))
         held.close(lifeline)

@@ -106,9 +106,9 @@ class Starter:
         if key is None:
             key = next(_worker_keys)
             self._ring.quarantine(key)
-        worker = WorkerProcess(way or self._way(), self.specs[number], key)
+        worker = WorkerProcess(way or self._way(), number, key)
         try:
-            worker.start(shared, max(1, beside))
+            worker.start(self.specs[number], shared, max(1, beside))
             self._crew.workers[number] = worker
             for descriptor in (worker.channel.fileno(), worker.pidfd):
                 self._crew.poll.register(descriptor, select.EPOLLIN)

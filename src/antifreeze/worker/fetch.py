@@ -287,10 +287,9 @@ class MapFetcher:
                 if sample is None and none_is_bad:
                     raise none_error(f"sample {shown(index)}")
             except BaseException as error:
-                wrapped = self._sample_error(error, index, first_row + number, task.position_of(number))
                 if not self._config.forgive:
-                    raise wrapped from error
-                failures[first_row + number] = wrapped.failure
+                    raise self._sample_error(error, index, first_row + number, task.position_of(number)) from error
+                failures[first_row + number] = self._sample_error(error, index, first_row + number, task.position_of(number)).failure
                 return
             if keep is None:
                 samples[number] = sample
@@ -363,8 +362,7 @@ class MapFetcher:
             self._journal.at_no_place()  # they may be asked for once more, and noted then
             if type(indices[number]) is not int:
                 return None
-            wrapped = self._sample_error(error, indices[number], task.first_row + number, task.position_of(number))
-            raise wrapped from error
+            raise self._sample_error(error, indices[number], task.first_row + number, task.position_of(number)) from error
         words[_SAMPLES] += len(indices)
         return samples
 
