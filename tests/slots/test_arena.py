@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import subprocess
@@ -103,98 +102,6 @@ def test_the_last_block_of_a_slot_ends_with_the_slot(arena: Arena) -> None:
     arena.map(5, STEP)
     arena.take_pages(5, 0, STEP)
     assert arena.used_bytes() == STEP
-
-
-def large_pages(arena: Arena, slot: int) -> int:
-    """Bytes of the slot that this process has mapped by large pages."""
-    place = f"{ctypes.addressof(arena.map(slot, 1)):x}-"
-    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
-    for line in lines:
-        if line.startswith(place):
-            return next(int(more.split()[1]) * 1024 for more in lines if more.startswith("ShmemPmdMapped:"))
-    raise AssertionError("it is not mapped")
-
-
-def makes_large_pages() -> bool:
-    arena = Arena.create()
-    arena.map(0, BLOCK)
-    arena.take_pages(0, 0, BLOCK)
-    made = large_pages(arena, 0) == BLOCK
-    arena.close()
-    return made
-
-
-needs_large_pages = pytest.mark.skipif(not makes_large_pages(), reason="this kernel makes no large pages of shared memory")
-
-
-@needs_large_pages
-def test_whole_blocks_are_large_pages_for_everybody(arena: Arena) -> None:
-    mapped = arena.map(2, 3 * BLOCK + PAGE)
-    arena.take_pages(2, BLOCK - 1, 3 * BLOCK + 1)
-    assert large_pages(arena, 2) == 3 * BLOCK
-    view(mapped)[BLOCK : BLOCK + 5] = b"large"
-    other = Arena(os.dup(arena.descriptor))
-    there = other.map(2, 3 * BLOCK)
-    assert read(there, BLOCK, BLOCK + 5) == b"large"
-    assert large_pages(other, 2) == BLOCK, "one fault, one block"
-    assert arena.used_bytes() == 3 * BLOCK + PAGE
-    other.close()
-    arena.discard(2)
-    assert arena.used_bytes() == 0
-
-
-@needs_large_pages
-def test_what_others_write_meanwhile_is_not_lost(arena: Arena) -> None:
-    """Two processes write to halves of the same blocks, and each makes large pages of them."""
-    blocks = 16
-    begin, go = os.pipe()
-    children = []
-    for half in range(2):
-        pid = os.fork()
-        if pid == 0:
-            os.read(begin, 1)
-            mapped = view(arena.map(0, blocks * BLOCK))
-            for block in range(blocks):
-                first = block * BLOCK + half * BLOCK // 2
-                for page in range(first, first + BLOCK // 2, PAGE):
-                    mapped[page] = 1 + block + 100 * half
-                    if page == first + 8 * PAGE:
-                        arena.take_pages(0, first, first + BLOCK // 2)
-            os._exit(0)
-        children.append(pid)
-    os.write(go, b"..")
-    assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0]
-    os.close(begin)
-    os.close(go)
-    written = view(arena.map(0, blocks * BLOCK))[::PAGE].tolist()
-    per_half = BLOCK // 2 // PAGE
-    assert written == [1 + block + 100 * half for block in range(blocks) for half in range(2) for _ in range(per_half)]
-
-
-@pytest.mark.parametrize(("answer", "worth_it"), [(0, True), (errno.EAGAIN, True), (errno.EINVAL, False), (errno.ENOMEM, False)])
-def test_where_no_large_pages_are_to_be_had_small_ones_do(
-    arena: Arena, monkeypatch: pytest.MonkeyPatch, answer: int, worth_it: bool
-) -> None:
-    asked: list[int] = []
-
-    class Kernel:
-        mmap, munmap = module.libc().mmap, module.libc().munmap
-
-        @staticmethod
-        def madvise(address: int, length: int, advice: int) -> int:
-            if advice != module._MADV_COLLAPSE:
-                return int(module_libc.madvise(address, length, advice))
-            asked.append(address)
-            ctypes.set_errno(answer)
-            return -1 if answer else 0
-
-    module_libc = module.libc()
-    monkeypatch.setattr(module, "libc", lambda: Kernel)
-    mapped = arena.map(0, 3 * BLOCK)
-    arena.take_pages(0, 0, 3 * BLOCK)
-    assert len(asked) == (3 if worth_it else 1)
-    assert arena.used_bytes() == 3 * BLOCK
-    view(mapped)[:] = b"x" * len(mapped)
 
 
 def test_pages_that_are_not_to_be_had_are_an_error_before_they_are_touched(arena: Arena) -> None:

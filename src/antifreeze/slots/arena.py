@@ -19,7 +19,6 @@ import ctypes
 import errno
 import mmap
 import os
-import time
 import weakref
 
 from antifreeze.descriptors import Held
@@ -36,8 +35,6 @@ _GROWTH_STEP = 1 << 16
 _BLOCK = 1 << 21
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it yet
 _MADV_COLLAPSE = 25  # Linux 6.1
-_NOT_NOW = (errno.EAGAIN, errno.EBUSY)  # somebody else does the same there, or a device reads from it
-_TOO_LONG_S = 0.02
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 
 _MAP_FAILED = ctypes.c_void_p(-1).value
@@ -186,12 +183,9 @@ def _map(at: int | None, length: int, access: int, flags: int, descriptor: int =
 
 
 def _make_large(address: int) -> bool:
-    """Of the block there: whether it is worth trying with the next one, too. An older kernel knows no such thing, one without free blocks
-    refuses, or has to move others' pages first, which takes a while."""
-    _populate(address, _PAGE)  # of nothing no page is made
-    began = time.monotonic()
-    made = libc().madvise(address, _BLOCK, _MADV_COLLAPSE) == 0
-    return (made or ctypes.get_errno() in _NOT_NOW) and time.monotonic() - began < _TOO_LONG_S
+    """Of the block there, which nobody may have touched yet: whether it is worth trying with the next one, too."""
+    _populate(address, _PAGE)
+    return libc().madvise(address, _BLOCK, _MADV_COLLAPSE) == 0 or ctypes.get_errno() in (errno.EAGAIN, errno.EBUSY)
 
 
 def _populate(address: int, length: int) -> None:
