@@ -9,8 +9,6 @@
    from the slot's age (how often it was discarded), and takes its pages anew.
 3. There is no name: nothing to leak, nothing for others to delete, and the size of /dev/shm does not matter.
 4. Memory that cannot be had is an OSError when pages are taken, not a bus error when they are touched.
-5. A whole block is one large page wherever the kernel makes one of it: taken in a seventh of the time, mapped by every other process
-   with a single fault, and written a fifth faster (docs/decisions/0018).
 """
 
 from __future__ import annotations
@@ -34,13 +32,9 @@ _PAGE = mmap.PAGESIZE
 _GROWTH_STEP = 1 << 16
 _BLOCK = 1 << 21
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it yet
-_MADV_COLLAPSE = 25  # Linux 6.1
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 
 _MAP_FAILED = ctypes.c_void_p(-1).value
-_MAP_FIXED = 0x10
-_NO_ACCESS = 0
-_READ_WRITE = 0x01 | 0x02
 
 Mapping = ctypes.Array[ctypes.c_ubyte]
 """The bytes of a slot, for whoever takes a buffer."""
@@ -58,7 +52,6 @@ class Arena:
         self._maps: dict[int, Mapping] = {}
         self._taken: dict[int, set[int]] = {}
         self._ages: dict[int, int] = {}
-        self._large_pages = True  # until the kernel has none to give
         self.forgotten = 0  # how often a mapping was dropped: what was made of mappings before may lack its pages
         self._let_go: weakref.finalize[[], Arena] | None = None  # of what standard descriptors stand for meanwhile
 
@@ -105,10 +98,7 @@ class Arena:
         for block in range(begin // _BLOCK, -(-end // _BLOCK)):
             if block not in taken:
                 first = block * _BLOCK
-                address, length = ctypes.addressof(mapped) + first, min(_BLOCK, len(mapped) - first)
-                if self._large_pages and length == _BLOCK:
-                    self._large_pages = _make_large(address)
-                _populate(address, length)
+                _populate(ctypes.addressof(mapped) + first, min(_BLOCK, len(mapped) - first))
                 taken.add(block)
 
     def mapped_bytes(self, slot: int) -> int:
@@ -154,38 +144,13 @@ class Arena:
 
 
 def map_shared(descriptor: int, length: int, offset: int) -> Mapping:
-    """Unmapped when nobody holds it or a view of it any more. (Python's own mmap keeps a descriptor for each mapping.) Where a large page
-    has room in it, it begins where one may."""
-    if length < _BLOCK:
-        address = _map(None, length, _READ_WRITE, mmap.MAP_SHARED, descriptor, offset)
-    else:
-        length = -(-length // _PAGE) * _PAGE
-        room = _map(None, length + _BLOCK, _NO_ACCESS, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        address = -(-room // _BLOCK) * _BLOCK
-        try:
-            _map(address, length, _READ_WRITE, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset)
-        except OSError:
-            libc().munmap(room, length + _BLOCK)
-            raise
-        for begin, end in ((room, address), (address + length, room + length + _BLOCK)):
-            if begin < end:
-                libc().munmap(begin, end - begin)
+    """Unmapped when nobody holds it or a view of it any more. (Python's own mmap keeps a descriptor for each mapping.)"""
+    address = libc().mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
+    if address is None or address == _MAP_FAILED:
+        raise _no_memory(length)
     mapped = (ctypes.c_ubyte * length).from_address(address)
     weakref.finalize(mapped, libc().munmap, address, length).atexit = False
     return mapped
-
-
-def _map(at: int | None, length: int, access: int, flags: int, descriptor: int = -1, offset: int = 0) -> int:
-    address: int | None = libc().mmap(at, length, access, flags, descriptor, offset)
-    if address is None or address == _MAP_FAILED:
-        raise _no_memory(length)
-    return address
-
-
-def _make_large(address: int) -> bool:
-    """Of the block there, which nobody may have touched yet: whether it is worth trying with the next one, too."""
-    _populate(address, _PAGE)
-    return libc().madvise(address, _BLOCK, _MADV_COLLAPSE) == 0 or ctypes.get_errno() in (errno.EAGAIN, errno.EBUSY)
 
 
 def _populate(address: int, length: int) -> None:
