@@ -19,7 +19,7 @@ from antifreeze.delivery.autopilot import Autopilot
 from antifreeze.delivery.claims import shared_cores
 from antifreeze.delivery.iterator import LoaderIterator
 from antifreeze.delivery.ledger import Decided, Ledger
-from antifreeze.delivery.likeness import likeness
+from antifreeze.delivery.likeness import attributes, likeness
 from antifreeze.delivery.next_epoch import NextEpoch
 from antifreeze.delivery.position import Cursor, check_fits, fresh_state
 from antifreeze.delivery.ranks import Ranks, made_at, watch_ranks
@@ -391,9 +391,10 @@ class DataLoader(TorchDataLoader[_T_co]):
             self._pilot = Autopilot(self._ledger, options, rank_cores, limits, first, self._why_kind)
         return self._pilot
 
-    def _park(self, pool: Pool, next_epoch: NextEpoch | None) -> None:
-        """Workers that wait for the next epoch, or load the beginning of it already; they end with the loader."""
-        if self._parked is not None:
+    def _park(self, pool: Pool, next_epoch: NextEpoch | None, at_first: tuple[Any, ...]) -> None:
+        """Workers that wait for the next epoch, or load the beginning of it already; they end with the loader. `at_first`: attributes of
+        the data set when this epoch began. Where the loop has changed one since, the copies that the workers have are old."""
+        if self._parked is not None or at_first != attributes(self.dataset):
             _end_pool(pool.crew, pool.ring)
         else:
             end = weakref.finalize(self, _end_pool, pool.crew, pool.ring)

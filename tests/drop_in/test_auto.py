@@ -451,6 +451,7 @@ class Changing(Drawn):
     def __init__(self) -> None:
         self.add = 0
         self.order = list(range(SAMPLES))
+        self.cache: dict[int, int] = {}
 
     def __getitem__(self, index: int) -> int:
         return self.order[index] + self.add
@@ -488,6 +489,21 @@ def test_a_change_of_the_data_set_between_epochs_is_seen() -> None:
         assert not set(first) & set(second)
         random.Random(1).shuffle(dataset.order)
         assert torch.cat(list(loader)).tolist() == [1000 + index for index in dataset.order]
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_so_is_one_within_an_epoch_by_the_next_and_a_cache_that_has_grown_is_none() -> None:
+    dataset = Changing()
+    with DataLoader(dataset, batch_size=4, num_workers="auto", multiprocessing_context="fork") as loader:
+        list(loader)
+        first = pids(loader)
+        for number, _ in enumerate(loader):
+            dataset.cache[number] = number  # as its own code does, where the loop's process loads too
+        assert pids(loader) == first
+        for number, _ in enumerate(loader):
+            dataset.add = 1000 if number > SAMPLES // 8 else 0
+        assert torch.cat(list(loader)).tolist() == [1000 + index for index in range(SAMPLES)]
+        assert not set(first) & set(pids(loader))
 
 
 @pytest.mark.usefixtures("two_workers")

@@ -1,11 +1,13 @@
 """Whether a data set is still what it was when its workers were started, as far as a short look tells.
 
+    epoch 1 begins ── attributes ──▶ the loop ──▶ epoch 1 ends ── attributes, the same? ──▶ its workers may stay
     epoch 1 ends ── likeness ──▶ the user's code ──▶ epoch 2 begins ── likeness, the same? ──▶ the workers' copies will do
 
 1. Seen are: attributes set anew, numbers and strings, sizes, the order of lists, tensors written to, some elements of arrays; of the
    data set itself and of what it holds, a few hundred objects deep and wide. It takes some tens of microseconds.
 2. Not seen is a change of single elements of large arrays and containers, or inside objects without attributes: there a worker's copy
    stays what it was, as with persistent_workers=True. `loader.close()` makes the next epoch begin with fresh workers.
+3. Within an epoch the data set's own code may fill caches and the like, where the loop's process loads too: there only attributes count.
 """
 
 from __future__ import annotations
@@ -19,19 +21,28 @@ import torch
 MOST_LOOKS = 300
 _SOME = 8
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, tuple, dict, set, frozenset, torch.Tensor, np.ndarray)
 
 
 def likeness(dataset: Any) -> tuple[Any, ...]:
     """Equal for a data set that has not changed."""
-    return tuple(_looks(dataset))
+    return tuple(map(_look, _within(dataset)))
 
 
-def _looks(dataset: Any) -> Iterator[Any]:
+def attributes(dataset: Any) -> tuple[Any, ...]:
+    """Equal for a data set of which no attribute was set anew, whatever has become of what is in its containers and arrays."""
+    return tuple(_attributes(value) for value in _within(dataset, containers=False))
+
+
+def _within(dataset: Any, containers: bool = True) -> Iterator[Any]:
+    """The data set and what it holds."""
     waiting, seen = [dataset], {id(dataset)}
     for value in waiting:
         if len(waiting) > MOST_LOOKS:
             return
-        yield _look(value)
+        if not containers and isinstance(value, _CONTAINERS):
+            continue
+        yield value
         for part in _parts(value):
             if id(part) not in seen and not isinstance(part, _PLAIN):
                 seen.add(id(part))
@@ -51,6 +62,10 @@ def _look(value: Any) -> Any:
         return id(value), len(value), tuple(_name(part) for part in _some(value))
     if isinstance(value, (dict, set, frozenset)):
         return id(value), len(value)
+    return _attributes(value)
+
+
+def _attributes(value: Any) -> Any:
     return id(value), tuple((name, _name(part)) for name, part in getattr(value, "__dict__", {}).items())
 
 
