@@ -6,6 +6,7 @@ What torch does not promise, and ours does; so these are not against torch, but 
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset, RandomSampler, get_worker_info
+
+from antifreeze.worker.twister_python import PythonGenerator
 
 from .contract import Ours, Torchs, assert_same, build, drain, ours_only, rng_states, seed_all, tree_bytes
 from .datasets import Samples, random_sample
@@ -355,3 +358,33 @@ def test_what_a_data_set_draws_is_found_out_once(first: int) -> None:
     seed_all(1)
     drain(fresh)
     assert_same(drain(fresh), second)
+
+
+class Alarmed(Exception):
+    pass
+
+
+@ours_only
+def test_an_alarm_while_the_generators_are_put_back_leaves_them_as_the_user_had_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ring(*_: object) -> None:
+        raise Alarmed
+
+    def restore(self: PythonGenerator, saved: Any) -> None:
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGUSR1)
+
+    random.seed(3)
+    loader = Ours(Samples(40, from_random), batch_size=4)
+    batches = iter(loader)
+    seen = [next(batches) for _ in range(3)]
+    expected = random.getstate()
+    before = signal.signal(signal.SIGUSR1, ring)
+    monkeypatch.setattr(PythonGenerator, "restore", restore)
+    try:
+        with pytest.raises(Alarmed):
+            next(batches)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert random.getstate() == expected
+    assert len(seen) + len(list(batches)) == len(loader)
+    assert random.getstate() == expected

@@ -187,7 +187,7 @@ def test_what_it_broke_off_is_done_again_and_nothing_is_lost_or_comes_twice(
         assert [index for batch in loader for index in batch.tolist()] == list(range(20))
 
 
-@pytest.mark.parametrize(("place", "name"), [(LocalPool, "load"), (HandOver, "give"), (Flights, "plan_ahead")])
+@pytest.mark.parametrize(("place", "name"), [(LocalPool, "load"), (HandOver, "give"), (Flights, "plan_next")])
 def test_nor_with_auto(place: Any, name: str, alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with DataLoader(range(20), 2, num_workers="auto") as loader:
         iterator = iter(loader)

@@ -417,6 +417,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         """A signal's handler (Ctrl-C, an alarm) raised within next(), who knows where: nothing that is in flight can be trusted, and
         the loop has got what it had when it called, be it that this batch was just about to be handed over."""
         self._closed = True
+        here = self.pool if isinstance(self.pool, LocalPool) else self._steering
+        if here is not None:
+            here.settle()
         if self._goes_on_from is None:  # else it was just about to go on from there
             self.cursor.delivered, self.cursor.streams = delivered, streams
             self._goes_on_from = yielded, self.cursor.state(self._generators)

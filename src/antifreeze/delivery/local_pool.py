@@ -194,6 +194,10 @@ class LocalPool:
     def gathers(self) -> bool:
         return self._fetcher.gathers
 
+    def settle(self) -> None:
+        """After a signal's handler broke off whatever was under way."""
+        self._kept.settle()
+
     def _run_kept(self, call: Callable[[], Any]) -> Any:
         """With the process's generators put back afterwards; a loader inside a worker's thread has them for itself meanwhile."""
         return exclusively(partial(self._kept.run, call)) if in_worker_thread() else self._kept.run(call)

@@ -149,6 +149,10 @@ class Steering:
         self._leave_to_workers(why)
         return None
 
+    def settle(self) -> None:
+        if self._local is not None:
+            self._local.settle()
+
     def _here(self) -> LocalPool:
         cursor = self._flights.cursor
         seeding = Seeding(cursor.base_seed, cursor.epoch, cursor.shared_seed)

@@ -295,14 +295,22 @@ class KeptState:
         self._saved = {generator: (generator.mark(), generator.save()) for generator in self._generators}
         self._glance = glance_at(self._generators)
         self._glanced = self._glance()
+        self._is_open = False  # from `begin` until everything is put back
 
     def begin(self) -> None:
         if self._glance() != self._glanced:
             self._keep_what_moved()  # by the user's own code, since the last time
+        self._is_open = True
+
+    def settle(self) -> None:
+        """Where a signal's handler may have broken off the putting back: it is done again."""
+        if self._is_open:
+            self._put_back()
 
     def end(self, seeded: bool = False) -> bool:
         """Whether a generator had moved since `begin`, with nobody seeding it: it is as it was, and from now on seeded."""
         if self._glance() == self._glanced:
+            self._is_open = False
             return False
         moved = self._put_back()
         if self.seeds is not None and not seeded:
@@ -313,6 +321,7 @@ class KeptState:
         """After `begin`, where no others than these can have moved."""
         for generator in used:
             generator.restore(self._saved[generator][1])
+        self._is_open = False
 
     def run(self, call: Callable[[], Any]) -> Any:
         self.begin()
@@ -323,6 +332,7 @@ class KeptState:
         finally:
             if self.seeds is None or not self.seeds.untouched:
                 self._put_back()
+            self._is_open = False
 
     def _keep_what_moved(self) -> None:
         for generator in self._moved():
