@@ -26,6 +26,9 @@ _NO_DATA = ("sem.", "nccl-", "cuda.shm", "cuda-")
 """Semaphores, and what libraries of devices share among themselves."""
 _NAMELESS = "/dev/zero"
 _NO_DEVICES = (_SHM, _NAMELESS)
+_FROZEN_BY_PYTHON = 10_000
+"""At its start Python itself freezes some hundreds of objects. Where the user has frozen some, too, an mmap may be among them, and what is
+frozen is not listed."""
 
 
 def shares_memory(dataset: Any) -> str:
@@ -40,7 +43,7 @@ def shares_memory(dataset: Any) -> str:
         return "what this process shares with others cannot be read"
     shared = dict(filter(None, map(_written_to, lines)))
     names = {place: name for place, name in shared.items() if not _is_device(name)}
-    if len(names) < len(shared) and _NAMELESS in names.values() and not gc.get_freeze_count():  # what is frozen is not listed below
+    if len(names) < len(shared) and _NAMELESS in names.values() and gc.get_freeze_count() <= _FROZEN_BY_PYTHON:
         pythons = _maps_of_python()
         names = {place: name for place, name in names.items() if name != _NAMELESS or any(at in _range(place) for at in pythons)}
     name = next(iter(names.values()), None)
