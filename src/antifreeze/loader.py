@@ -394,7 +394,7 @@ class DataLoader(TorchDataLoader[_T_co]):
     def _park(self, pool: Pool, next_epoch: NextEpoch | None, at_first: tuple[Any, ...]) -> None:
         """Workers that wait for the next epoch, or load the beginning of it already; they end with the loader. `at_first`: attributes of
         the data set when this epoch began. Where the loop has changed one since, the copies that the workers have are old."""
-        if self._parked is not None or at_first != attributes(self.dataset):
+        if self._parked is not None or at_first != self._attributes():
             _end_pool(pool.crew, pool.ring)
         else:
             end = weakref.finalize(self, _end_pool, pool.crew, pool.ring)
@@ -414,6 +414,13 @@ class DataLoader(TorchDataLoader[_T_co]):
     def _looks(self) -> tuple[Any, ...]:
         """What workers have a copy of, as far as a short look tells it from another one."""
         return likeness(self.dataset), self.collate_fn
+
+    def _attributes(self) -> tuple[Any, ...]:
+        """Of the data set as workers are given it; threads share it, and have nothing that could be old."""
+        if self._own_options.workers is WorkerKind.THREAD:
+            return ()
+        with self._as_found.hidden():
+            return attributes(self.dataset)
 
     def _end_parked(self) -> None:
         parked, self._parked = self._parked, None

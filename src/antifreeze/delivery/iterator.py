@@ -30,7 +30,6 @@ from antifreeze.delivery.flights import Flights, InFlight
 from antifreeze.delivery.handing_over import HandOver
 from antifreeze.delivery.job import Seeding, job_of
 from antifreeze.delivery.ledger import Ledger, LoopClock
-from antifreeze.delivery.likeness import attributes
 from antifreeze.delivery.local_pool import Lent, LocalPool
 from antifreeze.delivery.next_epoch import NextEpoch, why_cold
 from antifreeze.delivery.pinning import page_lock
@@ -103,7 +102,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._job = job_of(loader, self, places=self._num_workers if auto is None else auto.tuner.limits.most)
         self._begin_with = None if auto is None else 0 if auto.may_inline else auto.setting.workers
         parked = None if auto is None else self._take_parked(loader)
-        self._at_first = () if auto is None else attributes(loader.dataset)
+        self._at_first = () if auto is None else loader._attributes()
         self._next_epoch = None if why_cold(loader) else self._next_epoch or NextEpoch(loader, self._job.quarantine(), self._ledger.warmth)
         self._ring = self._borrow_ring(loader) if parked is None else parked.ring
         self.pool: Pool | LocalPool = self._make_pool() if parked is None else parked
