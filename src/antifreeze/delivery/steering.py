@@ -140,7 +140,8 @@ class Steering:
         if threads != 1:
             torch.set_num_threads(1)
         try:
-            return (found.noting(self._job.dataset, partial(load, local)) if found.is_noting else load(local),)
+            notes = found.is_noting and not local.gathers  # then no code of the user's runs
+            return (found.noting(self._job.dataset, partial(load, local)) if notes else load(local),)
         except NotHere as problem:
             why = f"loading in the loop failed ({problem}), and a worker may be what it takes"
         finally:
