@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, DistributedSampler, Subset, get_worker_info
+from torch.utils.data import ConcatDataset, Dataset, DistributedSampler, Subset, get_worker_info
 
 from antifreeze import DataLoader
 from antifreeze.delivery import autopilot as module
@@ -494,7 +494,7 @@ def test_a_change_of_the_data_set_between_epochs_is_seen() -> None:
 @pytest.mark.usefixtures("two_workers")
 def test_so_is_one_within_an_epoch_by_the_next_and_a_cache_that_has_grown_is_none() -> None:
     dataset = Changing()
-    with DataLoader(dataset, batch_size=4, num_workers="auto", multiprocessing_context="fork") as loader:
+    with DataLoader(ConcatDataset([dataset]), batch_size=4, num_workers="auto", multiprocessing_context="fork") as loader:
         list(loader)
         first = pids(loader)
         for number, _ in enumerate(loader):

@@ -31,17 +31,15 @@ def likeness(dataset: Any) -> tuple[Any, ...]:
 
 def attributes(dataset: Any) -> tuple[Any, ...]:
     """Equal for a data set of which no attribute was set anew, whatever has become of what is in its containers and arrays."""
-    return tuple(_attributes(value) for value in _within(dataset, containers=False))
+    return tuple(_attributes(value) for value in _within(dataset) if not isinstance(value, _CONTAINERS))
 
 
-def _within(dataset: Any, containers: bool = True) -> Iterator[Any]:
+def _within(dataset: Any) -> Iterator[Any]:
     """The data set and what it holds."""
     waiting, seen = [dataset], {id(dataset)}
     for value in waiting:
         if len(waiting) > MOST_LOOKS:
             return
-        if not containers and isinstance(value, _CONTAINERS):
-            continue
         yield value
         for part in _parts(value):
             if id(part) not in seen and not isinstance(part, _PLAIN):
