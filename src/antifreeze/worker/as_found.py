@@ -101,7 +101,7 @@ class AsFound:
         return AsFound, ()
 
     def put_back(self) -> list[_Change]:
-        """In a worker; the data set is as it was found. Returns what was put back, which keeps it from being closed."""
+        """In a worker: from now on the data set is as it was found. What is out of sight is still held here, and so not closed."""
         changes = [change for change in self._changes.values() if change.is_in_force()]
         for change in changes:
             change.put(change.before)
