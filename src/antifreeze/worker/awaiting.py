@@ -7,8 +7,7 @@
    still then.) One that keeps the loop itself busy is the parent's affair: the journal names it at each step.
 3. Each sample has its own random numbers however the others interleave: where a generator is used, its state is put in place before
    each step of the sample and taken away after it. A sample that turns out to use one for the first time is loaded again.
-4. One loop for as long as a worker lives, so clients can be kept; without workers all loaders of a thread share one, from
-   pass to pass, until the last of them is gone or a signal's handler broke it off (a loader inside a sample of another has its own).
+4. The loop is there before and after a batch, so clients can be kept: for how long, held_loop.py says.
 5. Whatever ends the worker itself (its thread was told to end) leaves through `run`, whoever's code it fell into.
 """
 
@@ -16,11 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import select
-import selectors
-import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
@@ -29,13 +24,13 @@ from typing import Any
 from torch.utils.data import ConcatDataset, Subset
 
 from antifreeze.errors import LoadingError, SampleTimeout
-from antifreeze.linux import on_fork
 from antifreeze.signals import came_from_signal
 from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.generators import glance_at, global_generators
 from antifreeze.worker.hands import seed_for_sample
-from antifreeze.worker.journal import JournalRow, Stage, UnreadRow, Word
+from antifreeze.worker.held_loop import HeldLoop, give_up, loop_of_thread
+from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.making import SampleMaker, none_error
 from antifreeze.worker.seeding import WARM_UP, Seeds
 from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Outcome, Task
@@ -43,7 +38,6 @@ from antifreeze.worker.turns import exclusively
 from antifreeze.worker.ways import getitems_of
 
 CANCEL_S = 1.0
-_LONG_WAIT_S, _MOST_FOR_SELECT = 0.1, 1024
 _MOST_FRAMES = 8
 _TASK, _BATCH, _SINCE, _FIRST, _ROW, _INDEX = (
     *(int(Word.TASK), int(Word.BATCH), int(Word.SINCE_NS)),
@@ -67,65 +61,6 @@ def gives_many_async(dataset: Any) -> bool:
 
 def map_fetcher_for(dataset: Any) -> type[MapFetcher]:
     return AsyncMapFetcher if awaits(dataset) else MapFetcher
-
-
-class _Selector(selectors.DefaultSelector):
-    """Notes in the journal when every sample waits for something outside: then none of them keeps the worker.
-    And waits as long as it was told: epoll by itself rounds up to milliseconds, which samples that take few of them would feel."""
-
-    def __init__(self, journal: JournalRow) -> None:
-        super().__init__()
-        self._journal = journal
-
-    def select(self, timeout: float | None = None) -> Any:
-        if timeout is not None and timeout <= 0:
-            return super().select(timeout)
-        before = self._journal.words[Word.STAGE]
-        self._journal.stage(Stage.AWAIT)
-        try:
-            if timeout is None or timeout > _LONG_WAIT_S or self.fileno() >= _MOST_FOR_SELECT:
-                return super().select(timeout)
-            select.select([self.fileno()], [], [], timeout)
-            return super().select(0)
-        finally:
-            self._journal.words[Word.STAGE] = before
-
-
-class HeldLoop:
-    """An event loop, closed with the last who holds this."""
-
-    def __init__(self, journal: JournalRow) -> None:
-        self.loop = asyncio.SelectorEventLoop(_Selector(journal))
-        weakref.finalize(self, _close, self.loop).atexit = False
-
-
-_here = threading.local()
-_of_parent: list[HeldLoop] = []
-
-
-def _loop_of_thread() -> HeldLoop:
-    held: HeldLoop | None = _here.loop() if hasattr(_here, "loop") else None
-    if held is None:
-        held = HeldLoop(UnreadRow())
-        _here.loop = weakref.ref(held)
-    return HeldLoop(UnreadRow()) if held.loop.is_running() else held
-
-
-def _give_up(held: HeldLoop) -> None:
-    """The next batch has another loop."""
-    if hasattr(_here, "loop") and _here.loop() is held:
-        del _here.loop
-    _close(held.loop)
-
-
-def _after_fork_in_child() -> None:
-    """What the loop waits for is the parent's: it is neither used here nor closed, which would be felt there."""
-    held: HeldLoop | None = _here.__dict__.pop("loop", lambda: None)()
-    if held is not None:
-        _of_parent.append(held)
-
-
-on_fork(child=_after_fork_in_child)
 
 
 class _Pulse:
@@ -196,7 +131,7 @@ class _Sample:
 class AsyncMapFetcher(MapFetcher):
     def __init__(self, dataset: Any, config: FetchConfig, maker: SampleMaker, seeds: Seeds, journal: JournalRow) -> None:
         super().__init__(dataset, config, maker, seeds, journal)
-        self._use_loop(HeldLoop(journal) if config.worker is not None else _loop_of_thread())
+        self._use_loop(HeldLoop(journal) if config.worker is not None else loop_of_thread())
         self._randomness = _Randomness()
         self._awaited = self._source
         self._source = _InLoop(self._awaited, self.run)
@@ -241,7 +176,7 @@ class AsyncMapFetcher(MapFetcher):
 
     def load(self, task: Task, check: Callable[[], None] | None = None) -> Outcome:
         """This task alone."""
-        if self._config.worker is None and (held := _loop_of_thread()) is not self.held_loop:
+        if self._config.worker is None and (held := loop_of_thread()) is not self.held_loop:
             self._use_loop(held)  # an iterator may be made in one thread and used in another
         if not self.is_together(task._replace(singly=False)):
             return super().load(task, check)
@@ -255,7 +190,7 @@ class AsyncMapFetcher(MapFetcher):
         except BaseException:
             self._line.clear()
             if self._config.worker is None:
-                _give_up(self.held_loop)  # who knows what it broke off
+                give_up(self.held_loop)  # who knows what it broke off
             raise
         return made[0]()
 
@@ -546,17 +481,3 @@ def _where(coroutine: Any) -> str:
             lines.append(f'    File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}')
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
     return "\n".join(lines) or "    it had not begun"
-
-
-def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """With what still waits in it."""
-    if loop.is_running() or loop.is_closed():
-        return
-    for job in asyncio.all_tasks(loop):
-        _let_die(job)
-    loop.close()
-
-
-def _let_die(job: asyncio.Task[Any]) -> None:
-    """It may never end, and asyncio shall not complain of that."""
-    job._log_destroy_pending = False  # type: ignore[attr-defined]
