@@ -5,8 +5,8 @@
 1. Up to `concurrency` samples wait at once, whichever tasks they are of; each has its own deadline, error and place in its batch.
 2. A sample past sample_timeout_s is cancelled, and it alone is bad. (While a batch is collated nobody's time counts: the loop stands
    still then.) One that keeps the loop itself busy is the parent's affair: the journal names it at each step.
-3. Each sample has its own random numbers however the others interleave: where a generator is used, its state is put in place before
-   each step of the sample and taken away after it. A sample that turns out to use one for the first time is loaded again.
+3. Each sample has its own random numbers however the others interleave (steps.py). One that turns out to use a generator for the first
+   time is loaded again.
 4. The loop is there before and after a batch, so clients can be kept: for how long, held_loop.py says.
 5. Whatever ends the worker itself (its thread was told to end) leaves through `run`, whoever's code it fell into.
 """
@@ -17,7 +17,7 @@ import asyncio
 import inspect
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -27,14 +27,12 @@ from antifreeze.errors import LoadingError, SampleTimeout
 from antifreeze.signals import came_from_signal
 from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.fetch import MapFetcher
-from antifreeze.worker.generators import glance_at, global_generators
-from antifreeze.worker.hands import seed_for_sample
 from antifreeze.worker.held_loop import HeldLoop, give_up, loop_of_thread
 from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.making import SampleMaker, none_error
-from antifreeze.worker.seeding import WARM_UP, Seeds
+from antifreeze.worker.seeding import Seeds
+from antifreeze.worker.steps import Randomness, Steps
 from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Outcome, Task
-from antifreeze.worker.turns import exclusively
 from antifreeze.worker.ways import getitems_of
 
 CANCEL_S = 1.0
@@ -114,7 +112,7 @@ class _Together:
 class _Sample:
     """One of them: in line, on its way, or left behind."""
 
-    steps: _Steps
+    steps: Steps
     job: asyncio.Task[Any]
     ended: Callable[[asyncio.Task[Any]], None]
     timer: asyncio.TimerHandle | None = None
@@ -132,7 +130,7 @@ class AsyncMapFetcher(MapFetcher):
     def __init__(self, dataset: Any, config: FetchConfig, maker: SampleMaker, seeds: Seeds, journal: JournalRow) -> None:
         super().__init__(dataset, config, maker, seeds, journal)
         self._use_loop(HeldLoop(journal) if config.worker is not None else loop_of_thread())
-        self._randomness = _Randomness()
+        self._randomness = Randomness()
         self._awaited = self._source
         self._source = _InLoop(self._awaited, self.run)
         self._line: deque[_Sample] = deque()
@@ -229,7 +227,7 @@ class AsyncMapFetcher(MapFetcher):
             return
         self._use_key_of(sample.of.task)
         seed = self._seeds.seed_of(sample.position)
-        sample.steps = _Steps(coroutine, self._randomness, seed, watched, partial(self._note_step, sample))
+        sample.steps = Steps(coroutine, self._randomness, seed, watched, partial(self._note_step, sample))
         sample.job = self.loop.create_task(sample.steps.whole())
         sample.ended = partial(self._job_ended, sample, watched)
         sample.job.add_done_callback(sample.ended)
@@ -373,93 +371,6 @@ class _InLoop:
 
     def __getitem__(self, index: Any) -> Any:
         return self._run(self._source[index])
-
-
-class _Randomness:
-    """The process's generators, and which of them the data set uses."""
-
-    def __init__(self) -> None:
-        self.generators = global_generators()
-        self.glance = glance_at(self.generators)
-        self.used: list[int] = []
-        self._warm_up_left = WARM_UP
-
-    def begins_watched(self) -> bool:
-        self._warm_up_left -= self._warm_up_left > 0
-        return self._warm_up_left > 0
-
-    def note(self, moved: list[int]) -> None:
-        self.used += [number for number in moved if number not in self.used]
-
-
-class _Steps:
-    """One sample's coroutine, step by step: before each step its random state is put in place, after it taken away."""
-
-    def __init__(
-        self, coroutine: Coroutine[Any, Any, Any], randomness: _Randomness, seed: int, watched: bool, note: Callable[[], None]
-    ) -> None:
-        self.coroutine = coroutine
-        self.used_unseeded = False
-        self._randomness = randomness
-        self._seed = seed
-        self._watched = watched
-        self.note = note
-        self._states: dict[int, Any] = {}
-
-    async def whole(self) -> Any:
-        return await self
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        step: Callable[[Any], Any] = self.coroutine.send
-        given: Any = None
-        while True:
-            try:
-                waited_for = self._step(step, given)
-            except StopIteration as end:
-                return end.value
-            try:
-                step, given = self.coroutine.send, (yield waited_for)
-            except GeneratorExit:  # nobody holds its task any more
-                self.coroutine.close()
-                raise
-            except BaseException as error:
-                step, given = self.coroutine.throw, error
-
-    def _step(self, step: Callable[[Any], Any], given: Any) -> Any:
-        self.note()
-        randomness = self._randomness
-        mine = range(len(randomness.generators)) if self._watched else [*randomness.used]
-        if mine:
-            return exclusively(lambda: self._step_seeded(step, given, mine))
-        return self._step_watching(step, given, ())
-
-    def _step_seeded(self, step: Callable[[Any], Any], given: Any, mine: Any) -> Any:
-        generators = self._randomness.generators
-        outside = [(number, generators[number].save()) for number in mine]
-        for number in mine:
-            if number in self._states:
-                generators[number].restore(self._states[number])
-            else:
-                seed_for_sample(generators[number], self._seed)
-        try:
-            return self._step_watching(step, given, mine)
-        finally:
-            for number, state in outside:
-                self._states[number] = generators[number].save()
-                generators[number].restore(state)
-
-    def _step_watching(self, step: Callable[[Any], Any], given: Any, mine: Any) -> Any:
-        randomness = self._randomness
-        generators, glance = randomness.generators, randomness.glance
-        before, marks = glance(), [generator.mark() for generator in generators] if self._watched or mine else []
-        try:
-            return step(given)
-        finally:
-            if glance() != before:
-                moved = [number for number, mark in enumerate(marks) if generators[number].moved_since(mark)]
-                self.used_unseeded |= not marks or any(number not in mine for number in moved)
-                if self._watched:
-                    randomness.note(moved)
 
 
 def _ask_nothing(job: asyncio.Task[Any]) -> None:
