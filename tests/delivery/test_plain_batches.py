@@ -222,7 +222,7 @@ def test_memory_limits_are_looked_for_only_where_a_slot_is_used(monkeypatch: pyt
     def unwanted() -> None:
         raise AssertionError("nobody needs it")
 
-    monkeypatch.setattr("antifreeze.delivery.job.available_memory_bytes", unwanted)
+    monkeypatch.setattr("antifreeze.supervisor.cgroup.available_memory_bytes", unwanted)
     assert torch.cat(list(DataLoader(range(20), 4))).tolist() == list(range(20))
 
 

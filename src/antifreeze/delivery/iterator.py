@@ -251,7 +251,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if goes_on and isinstance(pool, Pool):
             flights.next_epoch = self._next_epoch
             ahead = flights.take_over(state, usable=not resume and not flights.inline)
-            pool.begin_epoch(self._job.specs(self._seeding), ahead)
+            pool.begin_epoch(self._job.spec(self._seeding), ahead)
         if self._steering is not None:
             self._steering.recruit()
         if isinstance(pool, Pool) and not flights.inline and not pool.started:
