@@ -388,9 +388,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 if self._clock.entered_at >= steering.auto.due_ns:
                     steering.steer(self._clock.entered_at)
                 if self._flights.inline and not self._flights.in_flight:
-                    loaded = steering.load_inline(self._load_or_leave)
-                    if loaded is not None:
-                        return loaded[0]
+                    try:
+                        return steering.load_inline(self._load_at_once)
+                    except NotHere as problem:
+                        steering.leave_to_workers(problem)
                 elif steering.helps:
                     steering.lend_a_hand(self._watched)
                 made = self._flights.take_made()
@@ -455,11 +456,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         loader._park(pool, self._next_epoch, self._at_first)
         return True
 
-    def _load_or_leave(self, pool: LocalPool) -> Any:
-        return self._load_at_once(pool, may_fail=False)
-
-    def _load_at_once(self, pool: Any, may_fail: bool = True) -> Any:
-        """Without workers, and with no sample forgiven, a batch is loaded when it is asked for and handed over."""
+    def _load_at_once(self, pool: Any) -> Any:
+        """Without workers, and with no sample forgiven, a batch is loaded when it is asked for and handed over. Where there may be workers,
+        what cannot be loaded is left to them."""
         flights = self._flights
         flights.plan_next(as_list=not pool.gathers)
         if not flights.planned or isinstance(flights.planned[0], BaseException):
@@ -472,7 +471,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             data, size = load(planned.number, planned.indices, planned.position, rows)
         except FetchError as error:
             failed = error
-        if failed is not None and not may_fail:
+        if failed is not None and self._num_workers:
             flights.planned.appendleft(planned)
             raise NotHere(failed.failure.message)
         self.cursor.delivered = self.cursor.delivered.add(planned)
