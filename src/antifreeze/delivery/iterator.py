@@ -531,7 +531,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             if batch.phase is Phase.FAILED:
                 self.pool.ring.give_back(batch.slot)
                 row = min(batch.errors)
-                raise self._hand_over.to_raise(flight.planned, row, batch.errors[row], self.pool.contents[batch.number].number)
+                number = self.pool.contents[batch.number].number
+                raise self._hand_over.to_raise(flight.planned, row, batch.errors.pop(row), number)
             if self._shape.splits and batch.parcel_bytes is not None:
                 self._remember_no_rows()
             if batch.parcel_bytes is not None and batch.number in self.pool.collated:
