@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset, IterableDataset, Subset
 
 from antifreeze import DataLoader
 from antifreeze.delivery.local_pool import SLOT_PAYS_BYTES
@@ -222,7 +222,7 @@ def test_memory_limits_are_looked_for_only_where_a_slot_is_used(monkeypatch: pyt
     def unwanted() -> None:
         raise AssertionError("nobody needs it")
 
-    monkeypatch.setattr("antifreeze.delivery.job.available_memory_bytes", unwanted)
+    monkeypatch.setattr("antifreeze.supervisor.cgroup.available_memory_bytes", unwanted)
     assert torch.cat(list(DataLoader(range(20), 4))).tolist() == list(range(20))
 
 
@@ -264,3 +264,38 @@ def test_an_iterator_goes_on_in_a_fork_too() -> None:
     with os.fdopen(reads, "rb") as said:
         assert list(said.read()) == [*range(2, 64, 2)]
     os.waitpid(child, 0)
+
+
+class Raises(Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            raise ValueError("five")
+        return index
+
+    def __len__(self) -> int:
+        return 8
+
+
+class RaisesInStream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return map(Raises().__getitem__, range(8))
+
+
+@pytest.mark.parametrize("dataset", [Raises(), RaisesInStream()], ids=["by index", "stream"])
+def test_after_an_error_nothing_is_left_to_the_garbage_collector(dataset: Any) -> None:
+    """Where it is switched off, descriptors would run out."""
+
+    def ends_badly() -> weakref.ref[Any]:
+        iterator = iter(DataLoader(dataset, batch_size=4))
+        try:
+            list(iterator)
+        except ValueError as error:
+            assert "five" in str(error)
+            return weakref.ref(iterator)
+        raise AssertionError("nothing was raised")
+
+    gc.disable()
+    try:
+        assert ends_badly()() is None
+    finally:
+        gc.enable()

@@ -80,7 +80,7 @@ def falls_into_a_handler(*_: Any) -> int | None:
 
 
 def test_an_interrupt_is_one_traceback_wherever_it_falls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antifreeze.delivery.job.available_memory_bytes", falls_into_a_handler)
+    monkeypatch.setattr("antifreeze.supervisor.pool.give_free_memory_back", falls_into_a_handler)
     with pytest.raises(KeyboardInterrupt) as at_start:
         iter(DataLoader(range(8), 4, num_workers=1))
     monkeypatch.undo()

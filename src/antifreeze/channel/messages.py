@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 class Welcome(NamedTuple):
     """The first packet: brings the descriptors of the arena, the journal, the lifeline and the file for stacks.
-    `workers`: how many there are now, which a pool that was resized knows better than its specs."""
+    `workers`: how many there are now, which a pool that was resized knows better than their spec."""
 
     journal_row: int
     workers: int

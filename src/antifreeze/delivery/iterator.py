@@ -251,7 +251,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if goes_on and isinstance(pool, Pool):
             flights.next_epoch = self._next_epoch
             ahead = flights.take_over(state, usable=not resume and not flights.inline)
-            pool.begin_epoch(self._job.specs(self._seeding), ahead)
+            pool.begin_epoch(self._job.spec(self._seeding), ahead)
         if self._steering is not None:
             self._steering.recruit()
         if isinstance(pool, Pool) and not flights.inline and not pool.started:
@@ -388,9 +388,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 if self._clock.entered_at >= steering.auto.due_ns:
                     steering.steer(self._clock.entered_at)
                 if self._flights.inline and not self._flights.in_flight:
-                    loaded = steering.load_inline(self._load_or_leave)
-                    if loaded is not None:
-                        return loaded[0]
+                    try:
+                        return steering.load_inline(self._load_at_once)
+                    except NotHere as problem:
+                        steering.leave_to_workers(problem)
                 elif steering.helps:
                     steering.lend_a_hand(self._watched)
                 made = self._flights.take_made()
@@ -455,11 +456,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         loader._park(pool, self._next_epoch, self._at_first)
         return True
 
-    def _load_or_leave(self, pool: LocalPool) -> Any:
-        return self._load_at_once(pool, may_fail=False)
-
-    def _load_at_once(self, pool: Any, may_fail: bool = True) -> Any:
-        """Without workers, and with no sample forgiven, a batch is loaded when it is asked for and handed over."""
+    def _load_at_once(self, pool: Any) -> Any:
+        """Without workers, and with no sample forgiven, a batch is loaded when it is asked for and handed over. Where there may be workers,
+        what cannot be loaded is left to them."""
         flights = self._flights
         flights.plan_next(as_list=not pool.gathers)
         if not flights.planned or isinstance(flights.planned[0], BaseException):
@@ -472,7 +471,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             data, size = load(planned.number, planned.indices, planned.position, rows)
         except FetchError as error:
             failed = error
-        if failed is not None and not may_fail:
+        if failed is not None and self._num_workers:
             flights.planned.appendleft(planned)
             raise NotHere(failed.failure.message)
         self.cursor.delivered = self.cursor.delivered.add(planned)
@@ -532,7 +531,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             if batch.phase is Phase.FAILED:
                 self.pool.ring.give_back(batch.slot)
                 row = min(batch.errors)
-                raise self._hand_over.to_raise(flight.planned, row, batch.errors[row], self.pool.contents[batch.number].number)
+                number = self.pool.contents[batch.number].number
+                raise self._hand_over.to_raise(flight.planned, row, batch.errors.pop(row), number)
             if self._shape.splits and batch.parcel_bytes is not None:
                 self._remember_no_rows()
             if batch.parcel_bytes is not None and batch.number in self.pool.collated:

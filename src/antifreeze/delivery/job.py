@@ -1,7 +1,7 @@
 """What an iterator's workers are for, as long as it lives; and the pool that does it, of workers or of this process alone.
 
-loader, options ──▶ Job ──specs──▶ WorkerSpec, one per worker ──▶ Pool
-                        └────────────────────────────────────▶ LocalPool
+loader, options ──▶ Job ──spec──▶ WorkerSpec, and one like it per worker ──▶ Pool
+                        └───────────────────────────────────────────────▶ LocalPool
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from antifreeze.delivery.flights import Shape
@@ -19,12 +20,13 @@ from antifreeze.delivery.traps import Traps
 from antifreeze.options import Options, WorkerKind
 from antifreeze.plan.map_plan import Quarantine
 from antifreeze.slots.ring import Ring
-from antifreeze.supervisor.cgroup import available_memory_bytes
+from antifreeze.supervisor.cgroup import batch_limit
 from antifreeze.supervisor.pool import Pool
 from antifreeze.torch_private import apply_sharding, default_collate, is_datapipe, sharded_init_fn
 from antifreeze.worker.as_found import AsFound
 from antifreeze.worker.awaiting import awaits
 from antifreeze.worker.main import WorkerSpec
+from antifreeze.worker.slot_writer import Limit
 from antifreeze.worker.task import FetchConfig
 from antifreeze.worker.turns import Usage
 from antifreeze.worker.ways import fetches_many, takes_parts
@@ -69,7 +71,7 @@ class Job:
             apply_sharding(self.dataset, self.world_size, self.rank)
         if self.workers:
             given = (self.options, ledger.costs, ledger.story, self.use_server, begin_with, self.usage)
-            return Pool(self.context, self.specs(seeding, hosting), ring, *given)
+            return Pool(self.context, self.spec(seeding, hosting), self.places, ring, *given)
         return self.local_pool(seeding, ring, ledger)
 
     def local_pool(self, seeding: Seeding, ring: Ring, ledger: Ledger) -> LocalPool:
@@ -82,38 +84,32 @@ class Job:
         ledger.local_seeds, ledger.held_loop = pool.seeds, pool.held_loop
         return pool
 
-    def specs(self, seeding: Seeding, hosting: bool = False) -> list[WorkerSpec]:
-        limit_bytes, limit_name = self._limit()
-        return [
-            WorkerSpec(
-                worker_id=number,
-                num_workers=self.workers,
-                dataset=self.dataset,
-                iterable=not self.is_map,
-                collate_fn=self.collate_fn,
-                auto_collation=self.auto_collation,
-                drop_last=self.drop_last,
-                worker_init_fn=self.worker_init_fn,
-                base_seed=seeding.base_seed,
-                epoch=seeding.epoch,
-                shared_seed=seeding.shared_seed,
-                hosting=hosting,
-                forgive=self.options.forgives,
-                fill=self._fills,
-                concurrency=self.options.concurrency,
-                sample_timeout_s=self.options.sample_timeout_s,
-                limit_bytes=limit_bytes,
-                limit_name=limit_name,
-                as_found=self.as_found,
-            )
-            for number in range(self.places)
-        ]
+    def spec(self, seeding: Seeding, hosting: bool = False) -> WorkerSpec:
+        """Of the first worker; that of another one is made when it is started."""
+        return WorkerSpec(
+            worker_id=0,
+            num_workers=self.workers,
+            dataset=self.dataset,
+            iterable=not self.is_map,
+            collate_fn=self.collate_fn,
+            auto_collation=self.auto_collation,
+            drop_last=self.drop_last,
+            worker_init_fn=self.worker_init_fn,
+            base_seed=seeding.base_seed,
+            epoch=seeding.epoch,
+            shared_seed=seeding.shared_seed,
+            hosting=hosting,
+            forgive=self.options.forgives,
+            fill=self._fills,
+            concurrency=self.options.concurrency,
+            sample_timeout_s=self.options.sample_timeout_s,
+            limit=self._limit,
+            as_found=self.as_found,
+        )
 
-    def _limit(self) -> tuple[int | None, str]:
-        """Bytes that a batch may have, and whose limit that is."""
-        if self.options.memory_budget_bytes is not None:
-            return self.options.memory_budget_bytes, "memory_budget"
-        return available_memory_bytes(), "the memory that is available"
+    @property
+    def _limit(self) -> Limit:
+        return partial(batch_limit, self.options.memory_budget_bytes)
 
     @property
     def _fills(self) -> bool:

@@ -336,13 +336,16 @@ class LocalPool:
         except StreamExhausted:
             self._perform(self.state.handle(TaskEnded(0, task.number, Ending.STREAM_ENDED)))
         except BaseException as error:  # Ctrl-C too: raised when the batch is delivered, so that the loop may go on after it
-            said = f"samples {few(work.indices)}" if work.indices else ""
-            told = error if isinstance(error, FetchError) else self._maker.fetch_error(error, "loading", explanation=said)
-            told.row, told.index = told.failure.row, told.failure.index  # type: ignore[attr-defined]
-            self._perform(self.state.handle(TaskEnded(0, task.number, Ending.FAILED, failure=told)))
+            self._note_failure(task, work, error)
         else:
             self._measure(cpu_before, outcome)
             self._note(task, outcome)
+
+    def _note_failure(self, task: Task, work: WorkerTask, error: BaseException) -> None:
+        said = f"samples {few(work.indices)}" if work.indices else ""
+        told = error if isinstance(error, FetchError) else self._maker.fetch_error(error, "loading", explanation=said)
+        told.row, told.index = told.failure.row, told.failure.index  # type: ignore[attr-defined]
+        self._perform(self.state.handle(TaskEnded(0, task.number, Ending.FAILED, failure=told)))
 
     def _note(self, task: Task, outcome: Rows | Packed | Bounce) -> None:
         ended = TaskEnded(0, task.number, Ending.BOUNCED)

@@ -28,7 +28,7 @@ from antifreeze.worker.task import FetchError
 
 
 class NotHere(Exception):
-    """A batch that could not be loaded in this process."""
+    """A batch that could not be loaded in this process, and why."""
 
 
 class Steering:
@@ -117,10 +117,13 @@ class Steering:
         while flights.in_flight and not flights.is_made_next() and flights.pick() is None:
             pool.catch_up()
             planned = flights.take_one_to_make() if flights.pick() is None else None
-            loaded = None if planned is None else self.load_inline(partial(self._make, planned, watched))
-            if planned is None or loaded is None:
+            if planned is None:
                 return
-            flights.made(planned, *loaded[0])
+            try:
+                flights.made(planned, *self.load_inline(partial(self._make, planned, watched)))
+            except NotHere as problem:
+                self.leave_to_workers(problem)
+                return
 
     def _make(self, planned: PlannedBatch, watched: bool, pool: LocalPool) -> tuple[Any, int]:
         try:
@@ -132,23 +135,20 @@ class Steering:
                 raise NotHere(error.failure.message) from None
             raise
 
-    def load_inline(self, load: Callable[[LocalPool], Any]) -> tuple[Any] | None:
-        """The next batch, as `load` makes it here; None where a worker has to. With one thread, as in a worker, since the last bits of a
-        sum depend on how many add it up; but rows that are gathered are copies, which are the same with more."""
-        local, found = self._local or self._here(), self._job.as_found
-        threads = 1 if local.gathers else torch.get_num_threads()
+    def load_inline(self, load: Callable[[LocalPool], Any]) -> Any:
+        """The next batch, as `load` makes it here. With one thread, as in a worker, since the last bits of a sum depend on how many add
+        it up; but rows that are gathered are copies, which are the same with more, and no code of the user's runs."""
+        local = self._local or self._here()
+        if local.gathers:
+            return load(local)
+        found, threads = self._job.as_found, torch.get_num_threads()
         if threads != 1:
             torch.set_num_threads(1)
         try:
-            notes = found.is_noting and not local.gathers  # then no code of the user's runs
-            return (found.noting(self._job.dataset, partial(load, local)) if notes else load(local),)
-        except NotHere as problem:
-            why = f"loading in the loop failed ({problem}), and a worker may be what it takes"
+            return found.noting(self._job.dataset, partial(load, local)) if found.is_noting else load(local)
         finally:
             if threads != 1:
                 torch.set_num_threads(threads)
-        self._leave_to_workers(why)
-        return None
 
     def settle(self) -> None:
         if self._local is not None:
@@ -161,9 +161,9 @@ class Steering:
         self._job.as_found.begin_pass()
         return self._local
 
-    def _leave_to_workers(self, why: str) -> None:
+    def leave_to_workers(self, problem: NotHere) -> None:
         auto, flights, pool = self.auto, self._flights, self._pool
-        auto.forbid_inline(why)
+        auto.forbid_inline(f"loading in the loop failed ({problem}), and a worker may be what it takes")
         auto.setting, flights.inline = auto.tuner.home, False
         self._ask_for(pool, auto.setting)
         flights.workers = auto.setting.workers

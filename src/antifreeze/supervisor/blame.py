@@ -71,7 +71,7 @@ class Blame:
         """The file of the sample that a worker is (was) at, where the data set tells."""
         if entry.stage not in _AT_A_SAMPLE or entry.row == ALL_ROWS or self._jobs.streams:
             return None
-        return path_of(self._starter.specs[0].dataset, entry.index)
+        return path_of(self._starter.spec.dataset, entry.index)
 
     def was_at(self, entry: Entry) -> str:
         return telling.was_at(self.named(entry), self.path_of(entry))

@@ -27,6 +27,13 @@ def available_memory_bytes() -> int | None:
     return min([*amounts, *(max(0, limit - used) for limit, used in limits_and_use())], default=None)
 
 
+def batch_limit(budget_bytes: int | None) -> tuple[int | None, str]:
+    """Bytes that a batch may have, and whose limit that is."""
+    if budget_bytes is not None:
+        return budget_bytes, "memory_budget"
+    return available_memory_bytes(), "the memory that is available"
+
+
 def limits_and_use(root: str = cgroups.ROOT, own: str = cgroups.OWN) -> list[tuple[int, int]]:
     """(limit, used) in bytes of each cgroup from this process's own to the root, where it has a limit."""
     found = []

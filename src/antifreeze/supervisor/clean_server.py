@@ -35,16 +35,16 @@ class CleanServer(MotherLine):
         theirs.close()
         self._held.close(lifeline)
 
-    def start_worker(self, specs: PickledSpecs, number: int, worker_end: int, held: Held) -> tuple[int, int]:
+    def start_worker(self, spec: PickledSpec, number: int, worker_end: int, held: Held) -> tuple[int, int]:
         """(pid, pidfd) of a new worker."""
         with self._lock:
-            return self._start_worker(specs, number, worker_end, held)
+            return self._start_worker(spec, number, worker_end, held)
 
-    def _start_worker(self, specs: PickledSpecs, number: int, worker_end: int, held: Held) -> tuple[int, int]:
-        holder = held.open(os.memfd_create, "antifreeze-specs")
+    def _start_worker(self, spec: PickledSpec, number: int, worker_end: int, held: Held) -> tuple[int, int]:
+        holder = held.open(os.memfd_create, "antifreeze-spec")
         with open(holder, "wb", closefd=False) as file:
-            file.write(specs.content)
-        request = json.dumps({"key": specs.key, "worker": number}).encode()
+            file.write(spec.content)
+        request = json.dumps({"key": spec.key, "worker": number}).encode()
         socket.send_fds(self._line, [request], [holder, worker_end])
         held.close(holder)
         answer, descriptors = self._answer(time.monotonic() + START_S)
@@ -75,13 +75,13 @@ class CleanServer(MotherLine):
         raise WorkerStartFailed(f"the clean server did not start a worker within {START_S:g} s")
 
 
-class PickledSpecs:
-    """The workers' specs as one pickle, made once per pool."""
+class PickledSpec:
+    """What all workers are told, pickled once per epoch."""
 
-    def __init__(self, specs: list[Any]) -> None:
+    def __init__(self, spec: Any) -> None:
         self.key = uuid.uuid4().hex
-        with specs[0].as_found.hidden():
-            self.content = cloudpickle_dumps(specs)
+        with spec.as_found.hidden():
+            self.content = cloudpickle_dumps(spec)
 
 
 def cloudpickle_dumps(value: Any) -> bytes:

@@ -54,7 +54,8 @@ class Pool:
     def __init__(
         self,
         context: Any,
-        specs: list[WorkerSpec],
+        spec: WorkerSpec,
+        places: int,
         ring: Ring,
         options: Options,
         costs: Costs,
@@ -63,16 +64,16 @@ class Pool:
         begin_with: int | None = None,
         usage: Usage | None = None,
     ) -> None:
-        """`specs`: of as many workers as there can ever be, of which `begin_with` are started (default: all).
+        """`spec`: of the first worker. `places`: for as many as there can ever be, of which `begin_with` are started (default: all).
         `usage`: workers are threads, and this is what is known of the random generators they use."""
         self.ring = ring
         self.options = options
         self.costs = costs
         self.story = story
-        self.state = PoolState(len(specs) if begin_with is None else begin_with, options.forgives)
-        self.crew = Crew(len(specs), ring, use_server, threads=usage is not None)
+        self.state = PoolState(places if begin_with is None else begin_with, options.forgives)
+        self.crew = Crew(places, ring, use_server, threads=usage is not None)
         self._turns = None if usage is None else Turns(usage)
-        self._watch = Watch(self.crew.journal, len(specs))
+        self._watch = Watch(self.crew.journal, places)
         self._voice = Voice(story)
         self._tick_s = HEDGE_TICK_S if options.hedge else TICK_S
         self._looked_s = 0.0
@@ -81,7 +82,7 @@ class Pool:
         self.contents, self.streams, self.layouts, self.collated = jobs.contents, jobs.streams, jobs.layouts, jobs.collated
         shop = Workshop(self.state, jobs, self.crew, ring, options, costs, self._watch, self._voice)
         self._hands = Hands(shop)
-        self._starter = Starter(shop, self._hands, context, specs, self._turns)
+        self._starter = Starter(shop, self._hands, context, spec, self._turns)
         self._blame = Blame(shop, self._starter)
         self._replacing = Replacing(shop, self._hands, self._starter, self._blame)
         self._ears = Ears(shop, self._hands, self._starter, self._replacing)
@@ -181,9 +182,9 @@ class Pool:
         self.contents[number].indices, self.contents[number].offsets = indices, offsets
         self._hands.perform(self.state.reload(number, rows))
 
-    def begin_epoch(self, specs: list[WorkerSpec], ahead: Collection[int] = ()) -> None:
+    def begin_epoch(self, spec: WorkerSpec, ahead: Collection[int] = ()) -> None:
         """Persistent workers go on; what is left of the last epoch is dropped, but not the batches `ahead`: they are of this one."""
-        self._starter.renew(specs)
+        self._starter.renew(spec)
         self._resolved = 0
         self._ears.drain(0)
         self._hands.take_back_all()
@@ -192,7 +193,7 @@ class Pool:
             del self.contents[number]
         self.streams.clear()
         for number in range(len(self.crew.workers)):
-            self._hands.begin_epoch(number, specs[number])
+            self._hands.begin_epoch(number, spec)
 
     def open_streams(self, starts: list[StreamStart]) -> None:
         for start in starts:
@@ -216,7 +217,7 @@ class Pool:
 
     def hear_inits(self, workers: int) -> None:
         """At the end of an epoch: what worker_init_fn did in the first `workers` workers, where they tell soon."""
-        if self.closed or self._starter.specs[0].worker_init_fn is None:
+        if self.closed or self._starter.spec.worker_init_fn is None:
             return
         if self._turns is not None:
             self._turns.open()

@@ -36,7 +36,7 @@ from antifreeze.descriptors import Held, Seen
 from antifreeze.errors import WorkerStartFailed
 from antifreeze.linux import on_fork, resource
 from antifreeze.slots.ring import mark_own_fork
-from antifreeze.supervisor.clean_server import PickledSpecs, clean_server, cloudpickle_dumps
+from antifreeze.supervisor.clean_server import PickledSpec, clean_server, cloudpickle_dumps
 from antifreeze.supervisor.observe import catches, kept_from, process_state
 from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.worker.main import STACK_SIGNAL, WorkerSpec, run_worker
@@ -233,12 +233,12 @@ class ByServer:
 
     pid, pidfd = 0, -1
 
-    def __init__(self, specs: PickledSpecs) -> None:
-        self._specs = specs
+    def __init__(self, spec: PickledSpec) -> None:
+        self._spec = spec
 
     def start(self, spec: WorkerSpec, worker_end: socket.socket, held: Held) -> None:
         self._server = clean_server()
-        self.pid, self.pidfd = self._server.start_worker(self._specs, spec.worker_id, worker_end.fileno(), held)
+        self.pid, self.pidfd = self._server.start_worker(self._spec, spec.worker_id, worker_end.fileno(), held)
 
     def exit(self) -> Exit:
         return Exit(*self._server.exit_of(self.pid, KILL_S))

@@ -15,7 +15,7 @@ from typing import Any
 
 from antifreeze.events import Happening
 from antifreeze.supervisor.acting import Hands
-from antifreeze.supervisor.clean_server import PickledSpecs, cloudpickle_dumps
+from antifreeze.supervisor.clean_server import PickledSpec, cloudpickle_dumps
 from antifreeze.supervisor.crew import AnyWorker
 from antifreeze.supervisor.nursery import FORKED_HERE, ByNursery, Newborn, Nursery, pays_for
 from antifreeze.supervisor.process import Born, ByContext, ByServer, WorkerProcess, start_failures
@@ -29,8 +29,9 @@ _worker_keys = itertools.count()
 
 
 class Starter:
-    def __init__(self, shop: Workshop, hands: Hands, context: Any, specs: list[WorkerSpec], turns: Turns | None) -> None:
-        self.specs = specs
+    def __init__(self, shop: Workshop, hands: Hands, context: Any, spec: WorkerSpec, turns: Turns | None) -> None:
+        self.spec = spec
+        """Of the first worker; all others are told the same."""
         self.forks = turns is None and context.get_start_method() == "fork"
         self.interprets_anew = turns is None and not self.forks
         """Each worker is a fresh interpreter, which imports the script."""
@@ -43,14 +44,14 @@ class Starter:
         self._hands = hands
         self._voice = shop.voice
         self._turns = turns
-        self._pickled_specs: PickledSpecs | None = None
+        self._pickled_spec: PickledSpec | None = None
         self._renewed = False
         self.may_serve = True
         """As far as is known: the data set of workers from the clean server must pickle."""
 
-    def renew(self, specs: list[WorkerSpec]) -> None:
+    def renew(self, spec: WorkerSpec) -> None:
         """Workers that start from now on are told this."""
-        self.specs, self._pickled_specs, self._renewed = specs, None, True
+        self.spec, self._pickled_spec, self._renewed = spec, None, True
 
     def leave_to_nursery(self, numbers: list[int]) -> list[int]:
         """Of all that are to be started now, those that come later from a nursery; it is forked here, after the others."""
@@ -63,7 +64,7 @@ class Starter:
         for key in keys.values():
             self._ring.quarantine(key)
         with start_failures("the process that forks the later workers"):
-            nursery = Nursery(self._context, [self.specs[number] for number in numbers], keys)
+            nursery = Nursery(self._context, [self.spec.of(number) for number in numbers], keys)
         self._crew.nursery = nursery
         self._crew.poll.register(nursery.fileno(), select.EPOLLIN)
 
@@ -96,7 +97,7 @@ class Starter:
         else:
             self._start_thread(number, self._turns)
         if way is not None and self._renewed:
-            self._hands.begin_epoch(number, self.specs[number])  # it was forked in an earlier one
+            self._hands.begin_epoch(number, self.spec)  # it was forked in an earlier one
         for start in self._jobs.streams.values():
             if start.worker == number:
                 self._hands.open_stream(start)
@@ -108,7 +109,7 @@ class Starter:
             self._ring.quarantine(key)
         worker = WorkerProcess(way or self._way(), number, key)
         try:
-            worker.start(self.specs[number], shared, max(1, beside))
+            worker.start(self.spec.of(number), shared, max(1, beside))
             self._crew.workers[number] = worker
             for descriptor in (worker.channel.fileno(), worker.pidfd):
                 self._crew.poll.register(descriptor, select.EPOLLIN)
@@ -121,20 +122,20 @@ class Starter:
     def _start_thread(self, number: int, turns: Turns) -> None:
         bell, row = self._crew.bell, self._crew.journal.row(number)
         assert bell is not None
-        self._crew.workers[number] = WorkerThread(self.specs[number], self._ring.arena, row, bell, turns, next(_worker_keys))
+        self._crew.workers[number] = WorkerThread(self.spec.of(number), self._ring.arena, row, bell, turns, next(_worker_keys))
 
     def _way(self) -> Callable[..., Born]:
-        if self._crew.use_server and self._pickled_specs is None:
+        if self._crew.use_server and self._pickled_spec is None:
             try:
-                self._pickled_specs = PickledSpecs(self.specs)
+                self._pickled_spec = PickledSpec(self.spec)
             except Exception as error:
                 if not self.forks:
-                    raise name_culprit(error, self.specs[0].picklable_parts(), dumps=cloudpickle_dumps) from error
+                    raise name_culprit(error, self.spec.picklable_parts(), dumps=cloudpickle_dumps) from error
                 self._crew.use_server = self.may_serve = False
                 self._voice.say(Happening.WORKER_STARTED, f"the data set does not pickle ({error}), so workers are still forked")
-        if self._crew.use_server and self._pickled_specs is not None:
+        if self._crew.use_server and self._pickled_spec is not None:
             self._crew.served = True
-            return partial(ByServer, self._pickled_specs)
+            return partial(ByServer, self._pickled_spec)
         return partial(ByContext, self._context)
 
     def forget_descriptors(self, worker: AnyWorker) -> None:

@@ -58,7 +58,7 @@ from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.seeding import SampleSeeds, Seeds
 from antifreeze.worker.serving import Serving
 from antifreeze.worker.settling import die_with_parent, settle_in
-from antifreeze.worker.slot_writer import SlotWriter
+from antifreeze.worker.slot_writer import Limit, SlotWriter
 from antifreeze.worker.stream import StreamExhausted, StreamFetcher
 from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Packed, Rows, Task
 
@@ -86,9 +86,12 @@ class WorkerSpec:
     fill: bool
     concurrency: int
     sample_timeout_s: float | None
-    limit_bytes: int | None
-    limit_name: str
+    limit: Limit
     as_found: AsFound = field(default_factory=AsFound)
+
+    def of(self, worker_id: int) -> WorkerSpec:
+        """The same for another worker."""
+        return replace(self, worker_id=worker_id)
 
     def fetching(self) -> FetchConfig:
         given = (self.collate_fn, self.auto_collation, self.drop_last, self.forgive, self.worker_id)
@@ -355,7 +358,7 @@ class ProcessWorker(Worker):
         self._collects = collects
         self._generators = global_generators()
         self._sample_seeds = SampleSeeds(spec.base_seed, spec.epoch, self._generators)
-        writer = SlotWriter(arena, lambda: (spec.limit_bytes, spec.limit_name))
+        writer = SlotWriter(arena, spec.limit)
         super().__init__(spec, channel, journal, self._sample_seeds, writer, SampleMaker(spec.fetching(), writer, journal))
 
     def _initialise(self) -> None:

@@ -92,24 +92,24 @@ class _Server(Mother):
     def __init__(self, line: socket.socket) -> None:
         super().__init__(line)
         self._spec_key: str | None = None
-        self._specs: Any = None
+        self._spec: Any = None
 
     def _serve(self) -> bool:
         packet, descriptors, _, _ = socket.recv_fds(self._line, 4096, 2)
         if not packet:
             return False
         request = json.loads(packet)
-        specs_file, worker_end = descriptors
+        spec_file, worker_end = descriptors
         try:
             if request["key"] != self._spec_key:
-                with mmap.mmap(specs_file, 0, access=mmap.ACCESS_READ) as content:
-                    self._specs = pickle.loads(content)
+                with mmap.mmap(spec_file, 0, access=mmap.ACCESS_READ) as content:
+                    self._spec = pickle.loads(content)
                 self._spec_key = request["key"]
             self._start(request["worker"], worker_end)
         except BaseException:
             self._line.send(json.dumps({"failed": traceback.format_exc()}).encode()[:60_000])
         finally:
-            os.close(specs_file)
+            os.close(spec_file)
             os.close(worker_end)
         return True
 
@@ -125,7 +125,7 @@ class _Server(Mother):
         code = 1
         try:
             self._leave_to_child()
-            run_worker(self._specs[number], socket.socket(fileno=os.dup(worker_end)))
+            run_worker(self._spec.of(number), socket.socket(fileno=os.dup(worker_end)))
             code = 0
         except SystemExit as leaving:
             code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)

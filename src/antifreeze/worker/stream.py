@@ -265,20 +265,25 @@ class StreamFetcher:
         try:
             samples = stream.take(count, self._journal.words)
         except BaseException as error:
-            lost = stream.drawn - 1
-            said = [
-                f"{lost} samples that it gave for this batch before are lost with it" if lost else "",
-                f"stream {stream.number} ends here: a generator that raised is over" if stream.is_generator else "",
-            ]
-            place = f"{_NEXT} (batch {batch} of stream {stream.number})"
-            raised = self._as_exception(error)
-            told = self._maker.fetch_error(raised, place, explanation="; ".join(filter(None, said)))
-            raise self._naming(told, stream, stream.items - 1) from raised
+            raise self._broken(stream, batch, error)  # noqa: B904 (it has its cause)
         if self._maker.may_write_rows and type(None) in set(map(type, samples)):
             item = first + next(number for number, sample in enumerate(samples) if sample is None)
             place = f"sample {item} of stream {stream.number} (row {item - first} of its batch {batch})"
             raise self._naming(self._maker.fetch_error(none_error(place), _NEXT), stream, item)
         return samples
+
+    def _broken(self, stream: Stream, batch: int, error: BaseException) -> FetchError:
+        """By an item that raised. No frame of its traceback has it: nothing is left to the garbage collector."""
+        lost = stream.drawn - 1
+        said = [
+            f"{lost} samples that it gave for this batch before are lost with it" if lost else "",
+            f"stream {stream.number} ends here: a generator that raised is over" if stream.is_generator else "",
+        ]
+        raised = self._as_exception(error)
+        place = f"{_NEXT} (batch {batch} of stream {stream.number})"
+        told = self._maker.fetch_error(raised, place, explanation="; ".join(filter(None, said)))
+        told.__cause__ = raised
+        return self._naming(told, stream, stream.items - 1)
 
     def _naming_items(self, task: Task, stream: Stream, items: list[int]) -> Task:
         """The task, with the numbers of its samples in the place of indices, which streams do not have."""

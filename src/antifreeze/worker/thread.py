@@ -46,7 +46,7 @@ class ThreadWorker(Worker):
     def __init__(self, spec: WorkerSpec, line: Line, arena: Arena, journal: JournalRow, turns: Turns) -> None:
         self._turns = turns
         self.thread_seeds = ThreadSeeds(spec.base_seed, spec.epoch, turns, journal)
-        writer = SlotWriter(arena, lambda: (spec.limit_bytes, spec.limit_name))
+        writer = SlotWriter(arena, spec.limit)
         self._handing = _Maker(spec.fetching(), writer, journal)
         super().__init__(spec, line, journal, self.thread_seeds, writer, self._handing)
 
