@@ -35,10 +35,11 @@ class Reach:
 
 
 def named_parts(value: Any, most: int | None = None) -> list[tuple[str, Any]]:
-    """What leads to each of its parts, as it is written in Python, and the part; the first `most` of them."""
+    """What leads to each of its parts, as it is written in Python, and the part; the first `most` of them. Nothing leads into a set:
+    whoever wants to go there gives a list of it."""
     if isinstance(value, dict):
         return [(f"[{key!r}]", part) for key, part in list(islice(value.items(), most))]
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (list, tuple)):
         return [(f"[{number}]", part) for number, part in enumerate(list(islice(value, most)))]
     attributes = getattr(value, "__dict__", None)
     return [(f".{name}", part) for name, part in list(islice(attributes.items(), most))] if attributes else []

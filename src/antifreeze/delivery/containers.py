@@ -13,7 +13,8 @@ from antifreeze.parts import named_parts
 _MANY = 10_000
 _LOOKED_AT = 64
 _DEPTH = 4
-_CONTAINERS = (list, tuple, dict, set, frozenset)
+_SETS = (set, frozenset)
+_CONTAINERS = (list, tuple, dict, *_SETS)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ def _containers(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[t
     if is_container and len(value) >= _MANY:
         yield path, value
     elif not isinstance(value, type):
-        for name, part in named_parts(value, _LOOKED_AT if is_container else None):
+        listed = list(value) if isinstance(value, _SETS) else value
+        for name, part in named_parts(listed, _LOOKED_AT if is_container else None):
             yield from _containers(part, f"{path}{name}", depth - 1, seen)
 
 

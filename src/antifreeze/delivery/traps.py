@@ -44,7 +44,7 @@ _HANDLES_BY_NAME = {
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 _LEAVES = (str, bytes, int, float, bool, type(None), torch.Tensor, np.ndarray)
-_NOT_ENTERED = (*_GENERATORS, set, frozenset, type)
+_NOT_ENTERED = (*_GENERATORS, type)
 _DEPTH = 4
 _WIDTH = 64
 

@@ -33,7 +33,7 @@ def find(value: Any, path: str, dumps: Callable[[Any], Any], depth: int = _DEPTH
     if _pickles(value, dumps):
         return None
     if depth:
-        for name, part in named_parts(value, _WIDTH):
+        for name, part in named_parts(list(value) if isinstance(value, set) else value, _WIDTH):
             deeper = find(part, f"{path}{name}", dumps, depth - 1)
             if deeper is not None:
                 return deeper
