@@ -29,7 +29,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "where samples come from": ("sources", "packing", "distributed"),
     "the vocabulary": (
         *("events", "choices", "cgroups", "descriptors", "linux", "naming"),
-        *("options", "saying", "signals", "spans", "torch_private"),
+        *("options", "parts", "saying", "signals", "spans", "torch_private"),
     ),
     "the bottom": ("errors",),
 }

@@ -83,7 +83,7 @@ class Killer:
 MOMENTS: dict[str, tuple[Any, str, int]] = {
     "sending": (Channel, "send", 41),
     "receiving": (Channel, "receive", 37),
-    "beginning to live": (main, "_settle_in", 3),
+    "beginning to live": (main, "settle_in", 3),
     "tying itself to its parent": (main, "die_with_parent", 3),
     "being initialised": (main.ProcessWorker, "_initialise", 3),
     "beginning a task": (MapFetcher, "load", 19),
@@ -124,14 +124,14 @@ def test_killed_while(moment: str, when: str, tmp_path: Path, monkeypatch: pytes
     options = {"persistent_workers": True} if name == "receive" else {}
     seen, loader = take(parcels, **options)
     assert seen == list(range(COUNT))
-    if name in ("_settle_in", "die_with_parent", "_initialise"):
+    if name in ("settle_in", "die_with_parent", "_initialise"):
         seen_again = [index for _ in range(3) for index in take(parcels)[0]]  # more starts, and so more chances to die at one
         assert seen_again == list(range(COUNT)) * 3
     loader.close()
     assert killer.kills >= 1, "nobody was killed, so nothing was shown"
 
 
-@pytest.mark.parametrize("name", ["_settle_in", "die_with_parent"])
+@pytest.mark.parametrize("name", ["settle_in", "die_with_parent"])
 def test_one_start_after_the_other_is_killed_from_outside(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That says nothing about the next one: only workers that end by themselves are a reason to give up."""
     killer = Killer(1, tmp_path / "calls")

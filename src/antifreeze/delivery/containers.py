@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from antifreeze.parts import named_parts
+
 _MANY = 10_000
 _LOOKED_AT = 64
 _DEPTH = 4
+_SETS = (set, frozenset)
+_CONTAINERS = (list, tuple, dict, *_SETS)
 
 
 @dataclass(frozen=True)
@@ -35,17 +39,13 @@ def _containers(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[t
     if id(value) in seen or not depth:
         return
     seen.add(id(value))
-    if isinstance(value, list | tuple | dict | set | frozenset):
-        if len(value) >= _MANY:
-            yield path, value
-            return
-        parts = value.items() if isinstance(value, dict) else enumerate(value)
-        named = [(f"{path}[{key!r}]", part) for key, part in itertools.islice(parts, _LOOKED_AT)]
-    else:
-        attributes = getattr(value, "__dict__", None)
-        named = [] if attributes is None or isinstance(value, type) else [(f"{path}.{name}", part) for name, part in attributes.items()]
-    for name, part in named:
-        yield from _containers(part, name, depth - 1, seen)
+    is_container = isinstance(value, _CONTAINERS)
+    if is_container and len(value) >= _MANY:
+        yield path, value
+    elif not isinstance(value, type):
+        listed = list(value) if isinstance(value, _SETS) else value
+        for name, part in named_parts(listed, _LOOKED_AT if is_container else None):
+            yield from _containers(part, f"{path}{name}", depth - 1, seen)
 
 
 def _measured(path: str, value: Any) -> Container:

@@ -9,7 +9,7 @@ from antifreeze.delivery.bad_samples import BadSampleRecord
 from antifreeze.delivery.local_pool import Learnt
 from antifreeze.events import Story
 from antifreeze.supervisor.work import Costs
-from antifreeze.worker.awaiting import HeldLoop
+from antifreeze.worker.held_loop import HeldLoop
 from antifreeze.worker.seeding import SampleSeeds
 
 

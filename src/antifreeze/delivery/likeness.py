@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from antifreeze.parts import Reach
+
 MOST_LOOKS = 300
 _SOME = 8
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -36,15 +38,12 @@ def attributes(dataset: Any) -> tuple[Any, ...]:
 
 def _within(dataset: Any) -> Iterator[Any]:
     """The data set and what it holds."""
-    waiting, seen = [dataset], {id(dataset)}
-    for value in waiting:
-        if len(waiting) > MOST_LOOKS:
+    reach = Reach(dataset, _PLAIN, MOST_LOOKS + 1)
+    for value in reach.found:
+        if len(reach.found) > MOST_LOOKS:
             return
         yield value
-        for part in _parts(value):
-            if id(part) not in seen and not isinstance(part, _PLAIN):
-                seen.add(id(part))
-                waiting.append(part)
+        reach.add(_parts(value))
 
 
 def _look(value: Any) -> Any:

@@ -25,9 +25,10 @@ from antifreeze.supervisor.state import PoolState
 from antifreeze.supervisor.tasks import Batch, Task
 from antifreeze.supervisor.work import Content, Costs, StreamStart
 from antifreeze.torch_private import swap_worker_info, worker_info
-from antifreeze.worker.awaiting import AsyncMapFetcher, HeldLoop, map_fetcher_for
+from antifreeze.worker.awaiting import AsyncMapFetcher, map_fetcher_for
 from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.generators import global_generators
+from antifreeze.worker.held_loop import HeldLoop
 from antifreeze.worker.journal import JournalRow, UnreadRow
 from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.seeding import KeptState, SampleSeeds

@@ -28,6 +28,7 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from antifreeze.errors import AntifreezeWarning
+from antifreeze.parts import named_parts
 from antifreeze.torch_private import is_datapipe
 
 _HANDLES = (io.IOBase, zipfile.ZipFile, tarfile.TarFile, socket.socket)
@@ -43,6 +44,7 @@ _HANDLES_BY_NAME = {
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 _LEAVES = (str, bytes, int, float, bool, type(None), torch.Tensor, np.ndarray)
+_NOT_ENTERED = (*_GENERATORS, type)
 _DEPTH = 4
 _WIDTH = 64
 
@@ -189,14 +191,7 @@ def _walk(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[s
         return
     seen.add(id(value))
     yield path, value
-    if not depth or is_handle(value) or isinstance(value, _GENERATORS):
+    if not depth or is_handle(value) or isinstance(value, _NOT_ENTERED):
         return
-    parts: list[tuple[str, Any]] = []
-    if isinstance(value, dict):
-        parts = [(f"[{key!r}]", part) for key, part in list(value.items())[:_WIDTH]]
-    elif isinstance(value, (list, tuple)):
-        parts = [(f"[{number}]", part) for number, part in enumerate(value[:_WIDTH])]
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
-        parts = [(f".{name}", part) for name, part in list(vars(value).items())[:_WIDTH]]
-    for name, part in parts:
+    for name, part in named_parts(value, _WIDTH):
         yield from _walk(part, f"{path}{name}", depth - 1, seen)

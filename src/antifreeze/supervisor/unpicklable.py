@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+
+from antifreeze.parts import named_parts
 
 _DEPTH = 6
 _WIDTH = 200
@@ -31,21 +33,12 @@ def find(value: Any, path: str, dumps: Callable[[Any], Any], depth: int = _DEPTH
     if _pickles(value, dumps):
         return None
     if depth:
-        for name, part in _parts(value):
+        for name, part in named_parts(list(value) if isinstance(value, set) else value, _WIDTH):
             deeper = find(part, f"{path}{name}", dumps, depth - 1)
             if deeper is not None:
                 return deeper
     kind = type(value)
     return f"{path} ({kind.__module__}.{kind.__qualname__})"
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        yield from ((f"[{key!r}]", part) for key, part in list(value.items())[:_WIDTH])
-    elif isinstance(value, (list, tuple, set)):
-        yield from ((f"[{number}]", part) for number, part in enumerate(list(value)[:_WIDTH]))
-    elif hasattr(value, "__dict__"):
-        yield from ((f".{name}", part) for name, part in list(vars(value).items())[:_WIDTH])
 
 
 def _pickles(value: Any, dumps: Callable[[Any], Any]) -> bool:

@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from antifreeze.parts import Reach
+
 MOST_LOOKS = 300
 WIDEST = 64
 """Containers with more in them are data."""
@@ -120,18 +122,15 @@ class AsFound:
 
 def _owners(dataset: Any) -> Iterator[Any]:
     """Dicts, lists and sets in which a data set may keep what it opens."""
-    waiting, seen = [dataset], {id(dataset)}
-    for value in waiting:
+    reach = Reach(dataset, _LEAVES, MOST_LOOKS)
+    for value in reach.found:
         module = sys.modules.get(type(value).__module__) if isinstance(value, Dataset) or value is dataset else None
         if module is not None:
             yield vars(module)
         held = value if isinstance(value, (dict, list, set)) else getattr(value, "__dict__", None)
         if type(held) in (dict, list, set) and (held is not value or len(held) <= WIDEST):
             yield held
-        for part in _parts(value, held):
-            if id(part) not in seen and not isinstance(part, _LEAVES) and len(waiting) < MOST_LOOKS:
-                seen.add(id(part))
-                waiting.append(part)
+        reach.add(_parts(value, held))
 
 
 def _parts(value: Any, held: Any) -> Any:

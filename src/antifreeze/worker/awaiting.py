@@ -5,10 +5,9 @@
 1. Up to `concurrency` samples wait at once, whichever tasks they are of; each has its own deadline, error and place in its batch.
 2. A sample past sample_timeout_s is cancelled, and it alone is bad. (While a batch is collated nobody's time counts: the loop stands
    still then.) One that keeps the loop itself busy is the parent's affair: the journal names it at each step.
-3. Each sample has its own random numbers however the others interleave: where a generator is used, its state is put in place before
-   each step of the sample and taken away after it. A sample that turns out to use one for the first time is loaded again.
-4. One loop for as long as a worker lives, so clients can be kept; without workers all loaders of a thread share one, from
-   pass to pass, until the last of them is gone or a signal's handler broke it off (a loader inside a sample of another has its own).
+3. Each sample has its own random numbers however the others interleave (steps.py). One that turns out to use a generator for the first
+   time is loaded again.
+4. The loop is there before and after a batch, so clients can be kept: for how long, held_loop.py says.
 5. Whatever ends the worker itself (its thread was told to end) leaves through `run`, whoever's code it fell into.
 """
 
@@ -16,34 +15,27 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import select
-import selectors
-import threading
 import time
-import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Subset
 
 from antifreeze.errors import LoadingError, SampleTimeout
-from antifreeze.linux import on_fork
 from antifreeze.signals import came_from_signal
 from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.fetch import MapFetcher
-from antifreeze.worker.generators import glance_at, global_generators
-from antifreeze.worker.hands import seed_for_sample
-from antifreeze.worker.journal import JournalRow, Stage, UnreadRow, Word
+from antifreeze.worker.held_loop import HeldLoop, give_up, loop_of_thread
+from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.making import SampleMaker, none_error
-from antifreeze.worker.seeding import WARM_UP, Seeds
+from antifreeze.worker.seeding import Seeds
+from antifreeze.worker.steps import Randomness, Steps
 from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Outcome, Task
-from antifreeze.worker.turns import exclusively
 from antifreeze.worker.ways import getitems_of
 
 CANCEL_S = 1.0
-_LONG_WAIT_S, _MOST_FOR_SELECT = 0.1, 1024
 _MOST_FRAMES = 8
 _TASK, _BATCH, _SINCE, _FIRST, _ROW, _INDEX = (
     *(int(Word.TASK), int(Word.BATCH), int(Word.SINCE_NS)),
@@ -67,65 +59,6 @@ def gives_many_async(dataset: Any) -> bool:
 
 def map_fetcher_for(dataset: Any) -> type[MapFetcher]:
     return AsyncMapFetcher if awaits(dataset) else MapFetcher
-
-
-class _Selector(selectors.DefaultSelector):
-    """Notes in the journal when every sample waits for something outside: then none of them keeps the worker.
-    And waits as long as it was told: epoll by itself rounds up to milliseconds, which samples that take few of them would feel."""
-
-    def __init__(self, journal: JournalRow) -> None:
-        super().__init__()
-        self._journal = journal
-
-    def select(self, timeout: float | None = None) -> Any:
-        if timeout is not None and timeout <= 0:
-            return super().select(timeout)
-        before = self._journal.words[Word.STAGE]
-        self._journal.stage(Stage.AWAIT)
-        try:
-            if timeout is None or timeout > _LONG_WAIT_S or self.fileno() >= _MOST_FOR_SELECT:
-                return super().select(timeout)
-            select.select([self.fileno()], [], [], timeout)
-            return super().select(0)
-        finally:
-            self._journal.words[Word.STAGE] = before
-
-
-class HeldLoop:
-    """An event loop, closed with the last who holds this."""
-
-    def __init__(self, journal: JournalRow) -> None:
-        self.loop = asyncio.SelectorEventLoop(_Selector(journal))
-        weakref.finalize(self, _close, self.loop).atexit = False
-
-
-_here = threading.local()
-_of_parent: list[HeldLoop] = []
-
-
-def _loop_of_thread() -> HeldLoop:
-    held: HeldLoop | None = _here.loop() if hasattr(_here, "loop") else None
-    if held is None:
-        held = HeldLoop(UnreadRow())
-        _here.loop = weakref.ref(held)
-    return HeldLoop(UnreadRow()) if held.loop.is_running() else held
-
-
-def _give_up(held: HeldLoop) -> None:
-    """The next batch has another loop."""
-    if hasattr(_here, "loop") and _here.loop() is held:
-        del _here.loop
-    _close(held.loop)
-
-
-def _after_fork_in_child() -> None:
-    """What the loop waits for is the parent's: it is neither used here nor closed, which would be felt there."""
-    held: HeldLoop | None = _here.__dict__.pop("loop", lambda: None)()
-    if held is not None:
-        _of_parent.append(held)
-
-
-on_fork(child=_after_fork_in_child)
 
 
 class _Pulse:
@@ -179,7 +112,7 @@ class _Together:
 class _Sample:
     """One of them: in line, on its way, or left behind."""
 
-    steps: _Steps
+    steps: Steps
     job: asyncio.Task[Any]
     ended: Callable[[asyncio.Task[Any]], None]
     timer: asyncio.TimerHandle | None = None
@@ -196,8 +129,8 @@ class _Sample:
 class AsyncMapFetcher(MapFetcher):
     def __init__(self, dataset: Any, config: FetchConfig, maker: SampleMaker, seeds: Seeds, journal: JournalRow) -> None:
         super().__init__(dataset, config, maker, seeds, journal)
-        self._use_loop(HeldLoop(journal) if config.worker is not None else _loop_of_thread())
-        self._randomness = _Randomness()
+        self._use_loop(HeldLoop(journal) if config.worker is not None else loop_of_thread())
+        self._randomness = Randomness()
         self._awaited = self._source
         self._source = _InLoop(self._awaited, self.run)
         self._line: deque[_Sample] = deque()
@@ -241,7 +174,7 @@ class AsyncMapFetcher(MapFetcher):
 
     def load(self, task: Task, check: Callable[[], None] | None = None) -> Outcome:
         """This task alone."""
-        if self._config.worker is None and (held := _loop_of_thread()) is not self.held_loop:
+        if self._config.worker is None and (held := loop_of_thread()) is not self.held_loop:
             self._use_loop(held)  # an iterator may be made in one thread and used in another
         if not self.is_together(task._replace(singly=False)):
             return super().load(task, check)
@@ -255,7 +188,7 @@ class AsyncMapFetcher(MapFetcher):
         except BaseException:
             self._line.clear()
             if self._config.worker is None:
-                _give_up(self.held_loop)  # who knows what it broke off
+                give_up(self.held_loop)  # who knows what it broke off
             raise
         return made[0]()
 
@@ -294,7 +227,7 @@ class AsyncMapFetcher(MapFetcher):
             return
         self._use_key_of(sample.of.task)
         seed = self._seeds.seed_of(sample.position)
-        sample.steps = _Steps(coroutine, self._randomness, seed, watched, partial(self._note_step, sample))
+        sample.steps = Steps(coroutine, self._randomness, seed, watched, partial(self._note_step, sample))
         sample.job = self.loop.create_task(sample.steps.whole())
         sample.ended = partial(self._job_ended, sample, watched)
         sample.job.add_done_callback(sample.ended)
@@ -440,93 +373,6 @@ class _InLoop:
         return self._run(self._source[index])
 
 
-class _Randomness:
-    """The process's generators, and which of them the data set uses."""
-
-    def __init__(self) -> None:
-        self.generators = global_generators()
-        self.glance = glance_at(self.generators)
-        self.used: list[int] = []
-        self._warm_up_left = WARM_UP
-
-    def begins_watched(self) -> bool:
-        self._warm_up_left -= self._warm_up_left > 0
-        return self._warm_up_left > 0
-
-    def note(self, moved: list[int]) -> None:
-        self.used += [number for number in moved if number not in self.used]
-
-
-class _Steps:
-    """One sample's coroutine, step by step: before each step its random state is put in place, after it taken away."""
-
-    def __init__(
-        self, coroutine: Coroutine[Any, Any, Any], randomness: _Randomness, seed: int, watched: bool, note: Callable[[], None]
-    ) -> None:
-        self.coroutine = coroutine
-        self.used_unseeded = False
-        self._randomness = randomness
-        self._seed = seed
-        self._watched = watched
-        self.note = note
-        self._states: dict[int, Any] = {}
-
-    async def whole(self) -> Any:
-        return await self
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        step: Callable[[Any], Any] = self.coroutine.send
-        given: Any = None
-        while True:
-            try:
-                waited_for = self._step(step, given)
-            except StopIteration as end:
-                return end.value
-            try:
-                step, given = self.coroutine.send, (yield waited_for)
-            except GeneratorExit:  # nobody holds its task any more
-                self.coroutine.close()
-                raise
-            except BaseException as error:
-                step, given = self.coroutine.throw, error
-
-    def _step(self, step: Callable[[Any], Any], given: Any) -> Any:
-        self.note()
-        randomness = self._randomness
-        mine = range(len(randomness.generators)) if self._watched else [*randomness.used]
-        if mine:
-            return exclusively(lambda: self._step_seeded(step, given, mine))
-        return self._step_watching(step, given, ())
-
-    def _step_seeded(self, step: Callable[[Any], Any], given: Any, mine: Any) -> Any:
-        generators = self._randomness.generators
-        outside = [(number, generators[number].save()) for number in mine]
-        for number in mine:
-            if number in self._states:
-                generators[number].restore(self._states[number])
-            else:
-                seed_for_sample(generators[number], self._seed)
-        try:
-            return self._step_watching(step, given, mine)
-        finally:
-            for number, state in outside:
-                self._states[number] = generators[number].save()
-                generators[number].restore(state)
-
-    def _step_watching(self, step: Callable[[Any], Any], given: Any, mine: Any) -> Any:
-        randomness = self._randomness
-        generators, glance = randomness.generators, randomness.glance
-        before, marks = glance(), [generator.mark() for generator in generators] if self._watched or mine else []
-        try:
-            return step(given)
-        finally:
-            if glance() != before:
-                moved = [number for number, mark in enumerate(marks) if generators[number].moved_since(mark)]
-                self.used_unseeded |= not marks or any(number not in mine for number in moved)
-                if self._watched:
-                    randomness.note(moved)
-
-
 def _ask_nothing(job: asyncio.Task[Any]) -> None:
     """Nobody wants to know how it ended; asyncio would complain."""
     if not job.cancelled():
@@ -546,17 +392,3 @@ def _where(coroutine: Any) -> str:
             lines.append(f'    File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}')
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
     return "\n".join(lines) or "    it had not begun"
-
-
-def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """With what still waits in it."""
-    if loop.is_running() or loop.is_closed():
-        return
-    for job in asyncio.all_tasks(loop):
-        _let_die(job)
-    loop.close()
-
-
-def _let_die(job: asyncio.Task[Any]) -> None:
-    """It may never end, and asyncio shall not complain of that."""
-    job._log_destroy_pending = False  # type: ignore[attr-defined]

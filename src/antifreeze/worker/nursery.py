@@ -19,8 +19,9 @@ import signal
 import socket
 from typing import Any
 
-from antifreeze.worker.main import WorkerSpec, die_with_parent, name_process, part_descriptors, run_worker
+from antifreeze.worker.main import WorkerSpec, run_worker
 from antifreeze.worker.server import Mother
+from antifreeze.worker.settling import die_with_parent, name_process, part_descriptors
 
 
 def run_nursery(context: Any, specs: list[WorkerSpec], line: socket.socket, lifeline: int) -> None:

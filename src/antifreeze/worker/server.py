@@ -27,7 +27,8 @@ def main(descriptor: int) -> None:
     settings = json.loads(os.environ.pop("ANTIFREEZE_SERVER"))
     sys.path[:] = settings["path"]
     sys.argv[:] = settings["argv"]
-    from antifreeze.worker.main import die_with_parent
+    import antifreeze.worker.main  # noqa: F401 - what workers need is there before the first of them is forked
+    from antifreeze.worker.settling import die_with_parent
 
     line = socket.socket(fileno=descriptor)
     die_with_parent(settings["lifeline"])

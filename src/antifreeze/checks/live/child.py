@@ -22,7 +22,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from antifreeze.doctor.facts.names import is_library
 from antifreeze.supervisor.observe import kept_from
-from antifreeze.worker.main import die_with_parent, part_descriptors
+from antifreeze.worker.settling import die_with_parent, part_descriptors
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 _HEAD = 8

@@ -18,6 +18,7 @@ import torch
 
 from antifreeze.checks.live.child import Asked, ask_child
 from antifreeze.doctor.facts.proc import read_fair_memory
+from antifreeze.parts import named_parts
 
 MOST_OBJECTS = 3_000_000
 LISTING_S = 8.0
@@ -70,16 +71,12 @@ def _containers(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[t
     if id(value) in seen or isinstance(value, (str, bytes, torch.Tensor, type)):
         return
     seen.add(id(value))
-    if isinstance(value, (list, tuple, dict, set, frozenset)) or (isinstance(value, np.ndarray) and value.dtype == object):
-        if len(value) >= _FEWEST:
-            yield path, value
-        elif depth:
-            parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
-            for name, part in parts:
-                yield from _containers(part, f"{path}[{name!r}]", depth - 1, seen)
-    elif depth and hasattr(value, "__dict__") and not isinstance(value, np.ndarray):
-        for name, part in list(vars(value).items()):
-            yield from _containers(part, f"{path}.{name}", depth - 1, seen)
+    holds = isinstance(value, (list, tuple, dict, set, frozenset)) or (isinstance(value, np.ndarray) and value.dtype == object)
+    if holds and len(value) >= _FEWEST:
+        yield path, value
+    elif depth and not isinstance(value, (set, frozenset, np.ndarray)):
+        for name, part in named_parts(value):
+            yield from _containers(part, f"{path}{name}", depth - 1, seen)
 
 
 def _list_objects(value: Any) -> tuple[list[Any], float]:

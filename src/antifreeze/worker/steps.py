@@ -1,0 +1,105 @@
+"""A coroutine taken step by step, so that each sample has its own random numbers however others interleave with it.
+
+    step of sample 7 ── its state in place ──▶ its code, until it waits ──▶ its state taken away ── step of sample 3 ──▶ …
+
+1. Where a generator is used, its state is put in place before each step of the sample and taken away after it.
+2. The first samples are watched: all generators are theirs, and it is noted which of them were used.
+3. A sample that was not watched and used another one says so (`used_unseeded`): its numbers were nobody's, and it must be loaded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+from antifreeze.worker.generators import glance_at, global_generators
+from antifreeze.worker.hands import seed_for_sample
+from antifreeze.worker.seeding import WARM_UP
+from antifreeze.worker.turns import exclusively
+
+
+class Randomness:
+    """The process's generators, and which of them the data set uses."""
+
+    def __init__(self) -> None:
+        self.generators = global_generators()
+        self.glance = glance_at(self.generators)
+        self.used: list[int] = []
+        self._warm_up_left = WARM_UP
+
+    def begins_watched(self) -> bool:
+        self._warm_up_left -= self._warm_up_left > 0
+        return self._warm_up_left > 0
+
+    def note(self, moved: list[int]) -> None:
+        self.used += [number for number in moved if number not in self.used]
+
+
+class Steps:
+    """One sample's coroutine, step by step: before each step its random state is put in place, after it taken away."""
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, Any], randomness: Randomness, seed: int, watched: bool, note: Callable[[], None]
+    ) -> None:
+        self.coroutine = coroutine
+        self.used_unseeded = False
+        self._randomness = randomness
+        self._seed = seed
+        self._watched = watched
+        self.note = note
+        self._states: dict[int, Any] = {}
+
+    async def whole(self) -> Any:
+        return await self
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step: Callable[[Any], Any] = self.coroutine.send
+        given: Any = None
+        while True:
+            try:
+                waited_for = self._step(step, given)
+            except StopIteration as end:
+                return end.value
+            try:
+                step, given = self.coroutine.send, (yield waited_for)
+            except GeneratorExit:  # nobody holds its task any more
+                self.coroutine.close()
+                raise
+            except BaseException as error:
+                step, given = self.coroutine.throw, error
+
+    def _step(self, step: Callable[[Any], Any], given: Any) -> Any:
+        self.note()
+        randomness = self._randomness
+        mine = range(len(randomness.generators)) if self._watched else [*randomness.used]
+        if mine:
+            return exclusively(lambda: self._step_seeded(step, given, mine))
+        return self._step_watching(step, given, ())
+
+    def _step_seeded(self, step: Callable[[Any], Any], given: Any, mine: Any) -> Any:
+        generators = self._randomness.generators
+        outside = [(number, generators[number].save()) for number in mine]
+        for number in mine:
+            if number in self._states:
+                generators[number].restore(self._states[number])
+            else:
+                seed_for_sample(generators[number], self._seed)
+        try:
+            return self._step_watching(step, given, mine)
+        finally:
+            for number, state in outside:
+                self._states[number] = generators[number].save()
+                generators[number].restore(state)
+
+    def _step_watching(self, step: Callable[[Any], Any], given: Any, mine: Any) -> Any:
+        randomness = self._randomness
+        generators, glance = randomness.generators, randomness.glance
+        before, marks = glance(), [generator.mark() for generator in generators] if self._watched or mine else []
+        try:
+            return step(given)
+        finally:
+            if glance() != before:
+                moved = [number for number, mark in enumerate(marks) if generators[number].moved_since(mark)]
+                self.used_unseeded |= not marks or any(number not in mine for number in moved)
+                if self._watched:
+                    randomness.note(moved)
