@@ -21,7 +21,7 @@ from torch.utils.data import ConcatDataset, Dataset, DistributedSampler, Subset,
 from antifreeze import DataLoader
 from antifreeze.delivery import autopilot as module
 from antifreeze.delivery.autopilot import Autopilot
-from antifreeze.delivery.likeness import likeness
+from antifreeze.delivery.likeness import MOST_LOOKS, likeness
 from antifreeze.delivery.steering import Steering
 from antifreeze.supervisor.pool import Pool
 from antifreeze.tuning.decide import INLINE, Decision, Kind, Setting
@@ -578,6 +578,9 @@ def test_likeness() -> None:
     assert not changes(lambda: None)
     holder.rows = [holder]  # type: ignore[list-item]
     assert likeness(holder) == likeness(holder)
+    for number in range(2 * MOST_LOOKS):
+        setattr(holder, f"tensor{number}", torch.zeros(1))
+    assert changes(lambda: holder.tensor.add_(1)), "of one that holds very much, what is near is still looked at"
 
 
 # --- the rest ---

@@ -4,7 +4,7 @@
     epoch 1 ends ── likeness ──▶ the user's code ──▶ epoch 2 begins ── likeness, the same? ──▶ the workers' copies will do
 
 1. Seen are: attributes set anew, numbers and strings, sizes, the order of lists, tensors written to, some elements of arrays; of the
-   data set itself and of what it holds, a few hundred objects deep and wide. It takes some tens of microseconds.
+   data set itself and of what it holds, the nearest MOST_LOOKS objects. It takes tens to hundreds of microseconds.
 2. Not seen is a change of single elements of large arrays and containers, or inside objects without attributes: there a worker's copy
    stays what it was, as with persistent_workers=True. `loader.close()` makes the next epoch begin with fresh workers.
 3. Within an epoch the data set's own code may fill caches and the like, where the loop's process loads too: there only attributes count.
@@ -38,10 +38,8 @@ def attributes(dataset: Any) -> tuple[Any, ...]:
 
 def _within(dataset: Any) -> Iterator[Any]:
     """The data set and what it holds."""
-    reach = Reach(dataset, _PLAIN, MOST_LOOKS + 1)
+    reach = Reach(dataset, _PLAIN, MOST_LOOKS)
     for value in reach.found:
-        if len(reach.found) > MOST_LOOKS:
-            return
         yield value
         reach.add(_parts(value))
 
