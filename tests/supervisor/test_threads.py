@@ -114,6 +114,25 @@ def test_streams_are_split_and_each_has_a_position_of_its_own() -> None:
     assert runs["thread"] == runs["process"]
 
 
+class CopiedSlowly(Numbers):
+    """Whose copies are entered in a table of the class, as file systems of fsspec are."""
+
+    at_once = most = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Numbers:
+        kind = type(self)
+        kind.at_once += 1
+        kind.most = max(kind.most, kind.at_once)
+        time.sleep(0.05)
+        kind.at_once -= 1
+        return Numbers()
+
+
+def test_streams_are_copied_one_at_a_time() -> None:
+    assert sum(len(batch) for batch, _ in DataLoader(CopiedSlowly(), batch_size=3, num_workers=4, workers="thread")) == 20
+    assert CopiedSlowly.most == 1
+
+
 def test_the_data_set_is_the_users_own_object() -> None:
     dataset = Made(lambda index: index)
     loader = DataLoader(dataset, batch_size=4, num_workers=2, workers="thread", persistent_workers=True)

@@ -1,9 +1,10 @@
 """A worker in a thread of the user's own process: the same loop as in a process of its own, and nothing of the process is touched.
 
 1. A map-style data set is the user's own object; of an iterable one each thread has a copy, because each has a position of its own.
+   Copies are made one at a time: all are of one object, and to copy it may change what it holds (a cache of its class's).
 2. What was collated is handed over as it is: there is nothing to pack.
 3. get_worker_info() answers for this thread; random generators are shared, and so used in turns (turns.py).
-4. It ends when told to, or by ThreadEnded, which its parent raises in it where it does not come back.
+4. It ends when told to, or by ThreadEnded, which its parent raises in it where it does not come back; an event loop is woken for that.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import Any
 
 from antifreeze.channel.line import Line
 from antifreeze.channel.messages import Collated, OpenStream, Work
+from antifreeze.linux import on_fork
 from antifreeze.slots.arena import Arena
 from antifreeze.torch_private import collate_in_thread, enter_worker_thread, leave_worker_thread
+from antifreeze.worker.awaiting import AsyncMapFetcher
 from antifreeze.worker.effort import Effort, ThreadEffort
 from antifreeze.worker.failure import ThreadEnded
 from antifreeze.worker.journal import JournalRow, Stage, Word
@@ -25,6 +28,29 @@ from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.task import FetchConfig, Outcome, Packed, Task
 from antifreeze.worker.turns import Of, ThreadSeeds, Turns
+
+_LONGEST_COPY_S = 10.0
+_copying = threading.Lock()
+
+
+def _copy_alone(dataset: Any) -> Any:
+    """Unless whoever is at it does not come back."""
+    lock = _copying
+    alone = lock.acquire(timeout=_LONGEST_COPY_S)
+    try:
+        return copy.deepcopy(dataset)
+    finally:
+        if alone:
+            lock.release()
+
+
+def _after_fork_in_child() -> None:
+    """Whoever was copying is not here."""
+    global _copying
+    _copying = threading.Lock()
+
+
+on_fork(child=_after_fork_in_child)
 
 
 class _Maker(SampleMaker):
@@ -82,7 +108,7 @@ class ThreadWorker(Worker):
         return ThreadEffort()
 
     def _own_dataset(self) -> Any:
-        return copy.deepcopy(self._spec.dataset) if self._spec.iterable else self._spec.dataset
+        return _copy_alone(self._spec.dataset) if self._spec.iterable else self._spec.dataset
 
     def _open_stream(self, message: OpenStream) -> None:
         self.thread_seeds.around_stream(Of.START, partial(super()._open_stream, message))
