@@ -3,8 +3,9 @@
     task ──begin──▶ its samples in line ──room for `concurrency` at a time──▶ steps of their coroutines ──all there──▶ rows or parcel
 
 1. Up to `concurrency` samples wait at once, whichever tasks they are of; each has its own deadline, error and place in its batch.
-2. A sample past sample_timeout_s is cancelled, and it alone is bad. (While a batch is collated nobody's time counts: the loop stands
-   still then.) One that keeps the loop itself busy is the parent's affair: the journal names it at each step.
+2. A sample past sample_timeout_s is cancelled, and it alone is bad. Its time is what its own steps take, and what the loop spends
+   waiting: while another sample keeps the loop, or a batch is collated, or a thread waits for its turn, it may have been ready for long.
+   One that keeps the loop is the parent's affair: the journal names it at each step.
 3. Each sample has its own random numbers however the others interleave: where a generator is used, its state is put in place before
    each step of the sample and taken away after it. A sample that turns out to use one for the first time is loaded again.
 4. One loop for as long as a worker lives, so clients can be kept; without workers all loaders of a thread share one, from
@@ -44,6 +45,7 @@ from antifreeze.worker.ways import getitems_of
 
 CANCEL_S = 1.0
 _LONG_WAIT_S, _MOST_FOR_SELECT = 0.1, 1024
+_TICK_S = 0.001
 _MOST_FRAMES = 8
 _TASK, _BATCH, _SINCE, _FIRST, _ROW, _INDEX = (
     *(int(Word.TASK), int(Word.BATCH), int(Word.SINCE_NS)),
@@ -75,12 +77,13 @@ class _Selector(selectors.DefaultSelector):
 
     def __init__(self, journal: JournalRow) -> None:
         super().__init__()
+        self.waited_s = 0.0
         self._journal = journal
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
-        before = self._journal.words[Word.STAGE]
+        before, began_s = self._journal.words[Word.STAGE], time.monotonic()
         self._journal.stage(Stage.AWAIT)
         try:
             if timeout is None or timeout > _LONG_WAIT_S or self.fileno() >= _MOST_FOR_SELECT:
@@ -89,13 +92,15 @@ class _Selector(selectors.DefaultSelector):
             return super().select(0)
         finally:
             self._journal.words[Word.STAGE] = before
+            self.waited_s += time.monotonic() - began_s
 
 
 class HeldLoop:
     """An event loop, closed with the last who holds this."""
 
     def __init__(self, journal: JournalRow) -> None:
-        self.loop = asyncio.SelectorEventLoop(_Selector(journal))
+        self.selector = _Selector(journal)
+        self.loop = asyncio.SelectorEventLoop(self.selector)
         weakref.finalize(self, _close, self.loop).atexit = False
 
 
@@ -183,6 +188,7 @@ class _Sample:
     job: asyncio.Task[Any]
     ended: Callable[[asyncio.Task[Any]], None]
     timer: asyncio.TimerHandle | None = None
+    waited_before_s = 0.0
     late = ""
 
     def __init__(self, of: _Together, number: int) -> None:
@@ -203,7 +209,6 @@ class AsyncMapFetcher(MapFetcher):
         self._line: deque[_Sample] = deque()
         self._room = config.concurrency
         self._letting_in = False
-        self._stood_still_s = 0.0
         self._ended_ns = 0  # the last task
         get_many = self._get_many
         if get_many is not None:
@@ -299,7 +304,8 @@ class AsyncMapFetcher(MapFetcher):
         sample.ended = partial(self._job_ended, sample, watched)
         sample.job.add_done_callback(sample.ended)
         if self._config.sample_timeout_s is not None:
-            self._set_timer(sample, self._config.sample_timeout_s)
+            sample.waited_before_s = self.held_loop.selector.waited_s
+            sample.timer = self.loop.call_later(self._config.sample_timeout_s, self._is_due, sample, self._config.sample_timeout_s)
 
     def _job_ended(self, sample: _Sample, watched: bool, job: asyncio.Task[Any]) -> None:
         if sample.timer is not None:
@@ -346,12 +352,10 @@ class AsyncMapFetcher(MapFetcher):
         else:
             self.pulse.beat()  # there is room
         if not together.left:
-            began_s = time.monotonic()
             try:
                 together.ended(partial(self._finish_together, together))
             except BaseException as error:
                 self.pulse.beat(error)
-            self._stood_still_s += time.monotonic() - began_s
             self._journal.stage(Stage.FETCH)
             self.pulse.beat()
 
@@ -383,14 +387,11 @@ class AsyncMapFetcher(MapFetcher):
 
     # --- deadlines ---
 
-    def _set_timer(self, sample: _Sample, limit_s: float) -> None:
-        sample.timer = self.loop.call_later(limit_s, self._is_late, sample, self._stood_still_s)
-
-    def _is_late(self, sample: _Sample, stood_still_s: float) -> None:
-        if self._stood_still_s > stood_still_s:
-            self._set_timer(sample, self._stood_still_s - stood_still_s)
+    def _is_due(self, sample: _Sample, limit_s: float) -> None:
+        left_s = limit_s - (self.held_loop.selector.waited_s - sample.waited_before_s) - sample.steps.own_s
+        if left_s > _TICK_S:
+            sample.timer = self.loop.call_later(left_s, self._is_due, sample, limit_s)
             return
-        limit_s = self._config.sample_timeout_s
         sample.late = f"sample {sample.index!r} took longer than {limit_s:g} s and was cancelled\n{_where(sample.steps.coroutine)}"
         sample.job.cancel()
         sample.timer = self.loop.call_later(CANCEL_S, self._leave_behind, sample)
@@ -464,6 +465,7 @@ class _Steps:
         self, coroutine: Coroutine[Any, Any, Any], randomness: _Randomness, seed: int, watched: bool, note: Callable[[], None]
     ) -> None:
         self.coroutine = coroutine
+        self.own_s = 0.0
         self.used_unseeded = False
         self._randomness = randomness
         self._seed = seed
@@ -517,9 +519,11 @@ class _Steps:
         randomness = self._randomness
         generators, glance = randomness.generators, randomness.glance
         before, marks = glance(), [generator.mark() for generator in generators] if self._watched or mine else []
+        began_s = time.monotonic()
         try:
             return step(given)
         finally:
+            self.own_s += time.monotonic() - began_s
             if glance() != before:
                 moved = [number for number, mark in enumerate(marks) if generators[number].moved_since(mark)]
                 self.used_unseeded |= not marks or any(number not in mine for number in moved)
