@@ -264,6 +264,18 @@ class AsyncMapFetcher(MapFetcher):
             raise
         return made[0]()
 
+    def wake(self) -> None:
+        """From another thread: what was raised in this one falls when it next runs, and its loop may wait for long."""
+        try:
+            self.loop.call_soon_threadsafe(_note_nothing)
+        except RuntimeError:
+            pass  # it is closed
+
+    def end(self) -> None:
+        """What is still on its way is dropped: its timers and callbacks hold us, and whoever closes the loop holds them."""
+        self.loop.set_exception_handler(None)
+        _close(self.loop)
+
     async def _until(self, made: list[Any]) -> None:
         while not made:
             await self.pulse.wait()

@@ -91,6 +91,14 @@ class ThreadWorker(Worker):
             self._journal.stage(Stage.ENDED)
         finally:  # of what else ends it (SystemExit) the journal says where that was
             leave_worker_thread()
+            if isinstance(self._fetcher, AsyncMapFetcher):
+                self._fetcher.end()
+
+    def wake(self) -> None:
+        """By its parent, which has raised ThreadEnded in it."""
+        fetcher = self._fetcher
+        if isinstance(fetcher, AsyncMapFetcher):
+            fetcher.wake()
 
     def _initialise(self) -> None:
         if self._spec.worker_init_fn is None:

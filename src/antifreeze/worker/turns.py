@@ -235,6 +235,8 @@ def floor_of(turn: Turn, of: Of) -> Iterator[None]:
 
 def _enter(turn: Turn, of: Of, looks: bool) -> bool:
     """Waits for the floor; False where the data set has turned out to need none."""
+    if turn.given_up:
+        raise ThreadEnded
     journal, stage = turn.journal, Stage(turn.journal.words[Word.STAGE])
     journal.stage(Stage.TURN)
     turn.of, turn.looks = of, looks
