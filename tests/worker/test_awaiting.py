@@ -367,11 +367,18 @@ def test_a_sample_that_keeps_the_loop_of_a_thread_alone_is_bad() -> None:
         return index
 
     loader = loader_of(sample, {"num_workers": 2, "workers": "thread"}, on_bad_sample="skip", sample_timeout_s=0.6)
+    random.seed(3)
+    expected = [random.random() for _ in range(2)]
+    random.seed(3)
     try:
         assert indices(loader) == [index for index in range(20) if index != 5]
+        drawn = [random.random()]
     finally:
         over.set()
         loader.close()
+    while any("antifreeze-worker" in thread.name for thread in threading.enumerate()):
+        time.sleep(0.01)
+    assert [*drawn, random.random()] == expected, "what it puts back when it comes back would be the numbers of long ago"
 
 
 def test_a_thread_whose_samples_wait_ends_with_the_loader() -> None:

@@ -40,7 +40,7 @@ from antifreeze.worker.journal import JournalRow, Stage, UnreadRow, Word
 from antifreeze.worker.making import SampleMaker, none_error
 from antifreeze.worker.seeding import WARM_UP, Seeds
 from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Outcome, Task
-from antifreeze.worker.turns import exclusively
+from antifreeze.worker.turns import exclusively, unless_given_up
 from antifreeze.worker.ways import getitems_of
 
 CANCEL_S = 1.0
@@ -523,9 +523,13 @@ class _Steps:
         try:
             return self._step_watching(step, given, mine)
         finally:
-            for number, state in outside:
-                self._states[number] = generators[number].save()
-                generators[number].restore(state)
+            unless_given_up(partial(self._put_back, outside))
+
+    def _put_back(self, outside: list[tuple[int, Any]]) -> None:
+        generators = self._randomness.generators
+        for number, state in outside:
+            self._states[number] = generators[number].save()
+            generators[number].restore(state)
 
     def _step_watching(self, step: Callable[[Any], Any], given: Any, mine: Any) -> Any:
         randomness = self._randomness
