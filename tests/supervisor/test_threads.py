@@ -121,23 +121,31 @@ def test_streams_are_split_and_each_has_a_position_of_its_own() -> None:
     assert runs["thread"] == runs["process"]
 
 
-class CopiedSlowly(Numbers):
-    """Whose copies are entered in a table of the class, as file systems of fsspec are."""
+class BoundToThread(Numbers):
+    """As Hugging Face streams are by the file systems they hold."""
 
-    at_once = most = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = threading.get_ident()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Numbers:
-        kind = type(self)
-        kind.at_once += 1
-        kind.most = max(kind.most, kind.at_once)
-        time.sleep(0.05)
-        kind.at_once -= 1
+        if threading.get_ident() != self.thread:
+            raise RuntimeError("dictionary changed size during iteration")
         return Numbers()
 
 
-def test_streams_are_copied_one_at_a_time() -> None:
-    assert sum(len(batch) for batch, _ in DataLoader(CopiedSlowly(), batch_size=3, num_workers=4, workers="thread")) == 20
-    assert CopiedSlowly.most == 1
+def test_streams_are_copied_in_the_loops_thread() -> None:
+    assert sum(len(batch) for batch, _ in DataLoader(BoundToThread(), batch_size=3, num_workers=4, workers="thread")) == 20
+
+
+class NotToBeCopied(Numbers):
+    def __deepcopy__(self, memo: dict[int, Any]) -> Numbers:
+        raise TypeError("there is one of me")
+
+
+def test_a_stream_that_cannot_be_copied() -> None:
+    with pytest.raises(TypeError, match="there is one of me"):
+        list(DataLoader(NotToBeCopied(), batch_size=3, num_workers=2, workers="thread"))
 
 
 def test_the_data_set_is_the_users_own_object() -> None:
