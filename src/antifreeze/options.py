@@ -143,11 +143,15 @@ def _device(value: Any) -> str | None:
         device = torch.device(value)
     except (RuntimeError, TypeError) as error:
         raise OptionError(f'device={value!r}: expected a torch device such as "cuda" or "cuda:1" ({str(error).splitlines()[0]})') from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise OptionError(f"device={value!r}: torch sees no CUDA device here; leave it out, or check torch.cuda.is_available()")
-    if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
-        raise OptionError(f"device={value!r}: there are {torch.cuda.device_count()} CUDA devices here")
-    return None if device.type == "cpu" else str(device)
+    if device.type == "cpu":
+        return None
+    kind = device.type.upper()
+    module: Any = getattr(torch, device.type, None)  # torch.cuda, torch.xpu, …; "meta" has none
+    if hasattr(module, "is_available") and not module.is_available():
+        raise OptionError(f"device={value!r}: torch sees no {kind} device here; leave it out, or check torch.{device.type}.is_available()")
+    if hasattr(module, "device_count") and device.index is not None and device.index >= module.device_count():
+        raise OptionError(f"device={value!r}: there are {module.device_count()} {kind} devices here")
+    return str(device)
 
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}

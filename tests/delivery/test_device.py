@@ -121,3 +121,9 @@ def test_a_device_that_is_none_is_named(device: Any, says: str) -> None:
 def test_a_device_that_is_not_here_is_named() -> None:
     with pytest.raises(OptionError, match="torch sees no CUDA device here"):
         antifreeze.DataLoader(Rows(), device="cuda")
+
+
+@pytest.mark.skipif(not hasattr(torch, "xpu") or torch.xpu.is_available(), reason="there is one")
+def test_another_accelerator_that_is_not_here() -> None:
+    with pytest.raises(OptionError, match=r"device='xpu': torch sees no XPU device here"):
+        antifreeze.DataLoader(Rows(), device="xpu")

@@ -6,7 +6,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,13 @@ def drawn(index: int) -> float:
 
 
 # --- the same samples -------------------------------------------------------------------------------------------------
+
+
+def wait_until(is_so: Callable[[], bool], limit_s: float = 20) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def test_order_and_worker_info() -> None:
@@ -112,6 +119,33 @@ def test_streams_are_split_and_each_has_a_position_of_its_own() -> None:
         runs[kind] = [[part.tolist() for part in batch] for batch in DataLoader(dataset, batch_size=3, num_workers=2, workers=kind)]
         assert dataset.next == 0
     assert runs["thread"] == runs["process"]
+
+
+class BoundToThread(Numbers):
+    """As Hugging Face streams are by the file systems they hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = threading.get_ident()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Numbers:
+        if threading.get_ident() != self.thread:
+            raise RuntimeError("dictionary changed size during iteration")
+        return Numbers()
+
+
+def test_streams_are_copied_in_the_loops_thread() -> None:
+    assert sum(len(batch) for batch, _ in DataLoader(BoundToThread(), batch_size=3, num_workers=4, workers="thread")) == 20
+
+
+class NotToBeCopied(Numbers):
+    def __deepcopy__(self, memo: dict[int, Any]) -> Numbers:
+        raise TypeError("there is one of me")
+
+
+def test_a_stream_that_cannot_be_copied() -> None:
+    with pytest.raises(TypeError, match="there is one of me"):
+        list(DataLoader(NotToBeCopied(), batch_size=3, num_workers=2, workers="thread"))
 
 
 def test_the_data_set_is_the_users_own_object() -> None:
@@ -232,6 +266,45 @@ def test_a_call_that_does_not_return_is_left_behind(draws: bool, capfd: pytest.C
     finally:
         release.release()
     loader.close()
+
+
+def test_one_that_comes_back_late_says_nothing_about_random_numbers() -> None:
+    """The generators, which it had as one of the first samples, were put back while it was away: that is no use of them."""
+    over = threading.Event()
+
+    def sample(index: int) -> int:
+        try:
+            if index == 0:
+                over.wait(60)
+        except BaseException:  # the word that it is to end, when it comes back
+            pass
+        return index
+
+    loader = threaded(sample, on_bad_sample="skip", sample_timeout_s=0.6)
+    assert indices(loader) == [index for index in range(20) if index != 0]
+    over.set()
+    wait_until(lambda: not any("antifreeze-worker" in thread.name for thread in threading.enumerate()))
+    assert indices(loader) == list(range(20))
+    assert not loader.report().taking_turns
+    loader.close()
+
+
+class Loops(Numbers):
+    def __iter__(self) -> Iterator[Any]:
+        for number, _ in super().__iter__():
+            while number == 11:
+                time.sleep(0.01)
+            yield number
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_a_stream_that_loops_for_ever_ends_before_that(kind: str) -> None:
+    given: dict[str, Any] = {"batch_size": 3, "num_workers": 2, "workers": kind, "on_bad_sample": "skip", "sample_timeout_s": 0.5}
+    loader = DataLoader(Loops(), **given)
+    assert [batch.tolist() for batch in loader] == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9], [12, 14, 16], [18]]
+    (bad,) = loader.report().bad_samples
+    assert bad.failure.type_name == "SampleTimeout"
+    assert bad.failure.index == "5 of stream 1"
 
 
 def test_closing_does_not_wait_for_a_stuck_thread() -> None:

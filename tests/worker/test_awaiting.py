@@ -344,6 +344,59 @@ def test_time_in_which_a_batch_is_collated_is_nobodys() -> None:
     assert indices(loader) == list(range(20))
 
 
+@everywhere
+def test_time_in_which_another_sample_keeps_the_loop_is_not_its_own(place: dict[str, Any]) -> None:
+    async def sample(index: int) -> int:
+        time.sleep(0.15)  # less than the limit, but those of one batch together are more
+        await asyncio.sleep(0.01)
+        return index
+
+    loader = loader_of(sample, place, sample_timeout_s=0.5)
+    assert indices(loader) == list(range(20))
+
+
+def test_a_sample_that_keeps_the_loop_of_a_thread_alone_is_bad() -> None:
+    """It has the random generators while it is watched; the samples of the other thread wait for them, which is no time of theirs."""
+    over = threading.Event()
+
+    async def sample(index: int) -> int:
+        if index == 5:
+            over.wait(60)
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+        return index
+
+    loader = loader_of(sample, {"num_workers": 2, "workers": "thread"}, on_bad_sample="skip", sample_timeout_s=0.6)
+    random.seed(3)
+    expected = [random.random() for _ in range(2)]
+    random.seed(3)
+    try:
+        assert indices(loader) == [index for index in range(20) if index != 5]
+        drawn = [random.random()]
+    finally:
+        over.set()
+        loader.close()
+    while any("antifreeze-worker" in thread.name for thread in threading.enumerate()):
+        time.sleep(0.01)
+    assert [*drawn, random.random()] == expected, "what it puts back when it comes back would be the numbers of long ago"
+
+
+def test_a_thread_whose_samples_wait_ends_with_the_loader() -> None:
+    async def sample(index: int) -> int:
+        if index >= 10:
+            await asyncio.Event().wait()
+        return index
+
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    loader = loader_of(sample, {"num_workers": 2, "workers": "thread"})
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1, 2, 3, 4]
+    loader.close()
+    del iterator, loader
+    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
 def test_the_one_that_ends_its_worker_is_found_among_those_of_many_batches() -> None:
     async def sample(index: int) -> int:
         await asyncio.sleep(0.01)

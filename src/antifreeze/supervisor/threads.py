@@ -2,9 +2,9 @@
 
     parent ── line ── thread          what it says comes with the pool's bell; its end is a word of its own: Ended
 
-1. To kill one is to raise ThreadEnded in it: Python code ends by that, whatever it loops over; a call that does not return ends when it
-   returns. One that is still there after `patience_s` is given up: its line is cut, it finds nothing of ours to write to, and it is a
-   daemon, so no exit waits for it. It is still there, and still has what it holds: the report says so.
+1. To kill one is to raise ThreadEnded in it: Python code ends by that, whatever it loops over or awaits; a call that does not return
+   ends when it returns. One that is still there after `patience_s` is given up: its line is cut, it finds nothing of ours to write to,
+   and it is a daemon, so no exit waits for it. It is still there, and still has what it holds: the report says so.
 2. Nothing of the process is changed: no signal handler, no thread count, no allocator setting, no name, no random state.
 3. `end_threads` asks all of them, raises in those that do not end, and gives up the rest, within ASK_S + KILL_S.
 """
@@ -110,6 +110,7 @@ class WorkerThread:
         self.line.put(Stop(0))
         if self._thread.ident is not None and not self.is_gone():
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(ThreadEnded))
+            self._body.wake()
 
     def ask_to_end(self) -> None:
         self.take_back()

@@ -3,8 +3,9 @@
     task ──begin──▶ its samples in line ──room for `concurrency` at a time──▶ steps of their coroutines ──all there──▶ rows or parcel
 
 1. Up to `concurrency` samples wait at once, whichever tasks they are of; each has its own deadline, error and place in its batch.
-2. A sample past sample_timeout_s is cancelled, and it alone is bad. (While a batch is collated nobody's time counts: the loop stands
-   still then.) One that keeps the loop itself busy is the parent's affair: the journal names it at each step.
+2. A sample past sample_timeout_s is cancelled, and it alone is bad. Its time is what its own steps take, and what the loop spends
+   waiting: while another sample keeps the loop, or a batch is collated, or a thread waits for its turn, it may have been ready for long.
+   One that keeps the loop is the parent's affair: the journal names it at each step.
 3. Each sample has its own random numbers however the others interleave (steps.py). One that turns out to use a generator for the first
    time is loaded again.
 4. The loop is there before and after a batch, so clients can be kept: for how long, held_loop.py says.
@@ -36,6 +37,7 @@ from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Outcome, Tas
 from antifreeze.worker.ways import getitems_of
 
 CANCEL_S = 1.0
+_TICK_S = 0.001
 _MOST_FRAMES = 8
 _TASK, _BATCH, _SINCE, _FIRST, _ROW, _INDEX = (
     *(int(Word.TASK), int(Word.BATCH), int(Word.SINCE_NS)),
@@ -116,6 +118,7 @@ class _Sample:
     job: asyncio.Task[Any]
     ended: Callable[[asyncio.Task[Any]], None]
     timer: asyncio.TimerHandle | None = None
+    waited_before_s = 0.0
     late = ""
 
     def __init__(self, of: _Together, number: int) -> None:
@@ -136,7 +139,6 @@ class AsyncMapFetcher(MapFetcher):
         self._line: deque[_Sample] = deque()
         self._room = config.concurrency
         self._letting_in = False
-        self._stood_still_s = 0.0
         self._ended_ns = 0  # the last task
         get_many = self._get_many
         if get_many is not None:
@@ -192,6 +194,18 @@ class AsyncMapFetcher(MapFetcher):
             raise
         return made[0]()
 
+    def wake(self) -> None:
+        """From another thread: what was raised in this one falls when it next runs, and its loop may wait for long."""
+        try:
+            self.loop.call_soon_threadsafe(_note_nothing)
+        except RuntimeError:
+            pass  # it is closed
+
+    def end(self) -> None:
+        """What is still on its way is dropped: its timers and callbacks hold us, and whoever closes the loop holds them."""
+        self.loop.set_exception_handler(None)
+        self.held_loop.close()
+
     async def _until(self, made: list[Any]) -> None:
         while not made:
             await self.pulse.wait()
@@ -232,7 +246,8 @@ class AsyncMapFetcher(MapFetcher):
         sample.ended = partial(self._job_ended, sample, watched)
         sample.job.add_done_callback(sample.ended)
         if self._config.sample_timeout_s is not None:
-            self._set_timer(sample, self._config.sample_timeout_s)
+            sample.waited_before_s = self.held_loop.waited_s
+            sample.timer = self.loop.call_later(self._config.sample_timeout_s, self._is_due, sample, self._config.sample_timeout_s)
 
     def _job_ended(self, sample: _Sample, watched: bool, job: asyncio.Task[Any]) -> None:
         if sample.timer is not None:
@@ -279,12 +294,10 @@ class AsyncMapFetcher(MapFetcher):
         else:
             self.pulse.beat()  # there is room
         if not together.left:
-            began_s = time.monotonic()
             try:
                 together.ended(partial(self._finish_together, together))
             except BaseException as error:
                 self.pulse.beat(error)
-            self._stood_still_s += time.monotonic() - began_s
             self._journal.stage(Stage.FETCH)
             self.pulse.beat()
 
@@ -316,14 +329,11 @@ class AsyncMapFetcher(MapFetcher):
 
     # --- deadlines ---
 
-    def _set_timer(self, sample: _Sample, limit_s: float) -> None:
-        sample.timer = self.loop.call_later(limit_s, self._is_late, sample, self._stood_still_s)
-
-    def _is_late(self, sample: _Sample, stood_still_s: float) -> None:
-        if self._stood_still_s > stood_still_s:
-            self._set_timer(sample, self._stood_still_s - stood_still_s)
+    def _is_due(self, sample: _Sample, limit_s: float) -> None:
+        left_s = limit_s - (self.held_loop.waited_s - sample.waited_before_s) - sample.steps.own_s
+        if left_s > _TICK_S:
+            sample.timer = self.loop.call_later(left_s, self._is_due, sample, limit_s)
             return
-        limit_s = self._config.sample_timeout_s
         sample.late = f"sample {sample.index!r} took longer than {limit_s:g} s and was cancelled\n{_where(sample.steps.coroutine)}"
         sample.job.cancel()
         sample.timer = self.loop.call_later(CANCEL_S, self._leave_behind, sample)

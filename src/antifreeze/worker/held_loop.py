@@ -12,6 +12,7 @@ import asyncio
 import select
 import selectors
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -27,12 +28,13 @@ class _Selector(selectors.DefaultSelector):
 
     def __init__(self, journal: JournalRow) -> None:
         super().__init__()
+        self.waited_s = 0.0
         self._journal = journal
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
-        before = self._journal.words[Word.STAGE]
+        before, began_s = self._journal.words[Word.STAGE], time.monotonic()
         self._journal.stage(Stage.AWAIT)
         try:
             if timeout is None or timeout > _LONG_WAIT_S or self.fileno() >= _MOST_FOR_SELECT:
@@ -41,14 +43,24 @@ class _Selector(selectors.DefaultSelector):
             return super().select(0)
         finally:
             self._journal.words[Word.STAGE] = before
+            self.waited_s += time.monotonic() - began_s
 
 
 class HeldLoop:
     """An event loop, closed with the last who holds this."""
 
     def __init__(self, journal: JournalRow) -> None:
-        self.loop = asyncio.SelectorEventLoop(_Selector(journal))
+        self._selector = _Selector(journal)
+        self.loop = asyncio.SelectorEventLoop(self._selector)
         weakref.finalize(self, _close, self.loop).atexit = False
+
+    @property
+    def waited_s(self) -> float:
+        """So far, with nobody's code running."""
+        return self._selector.waited_s
+
+    def close(self) -> None:
+        _close(self.loop)
 
 
 _here = threading.local()
@@ -67,7 +79,7 @@ def give_up(held: HeldLoop) -> None:
     """The next batch has another loop."""
     if hasattr(_here, "loop") and _here.loop() is held:
         del _here.loop
-    _close(held.loop)
+    held.close()
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:

@@ -9,13 +9,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any
 
 from antifreeze.worker.generators import glance_at, global_generators
 from antifreeze.worker.hands import seed_for_sample
 from antifreeze.worker.seeding import WARM_UP
-from antifreeze.worker.turns import exclusively
+from antifreeze.worker.turns import exclusively, unless_given_up
 
 
 class Randomness:
@@ -42,6 +44,7 @@ class Steps:
         self, coroutine: Coroutine[Any, Any, Any], randomness: Randomness, seed: int, watched: bool, note: Callable[[], None]
     ) -> None:
         self.coroutine = coroutine
+        self.own_s = 0.0
         self.used_unseeded = False
         self._randomness = randomness
         self._seed = seed
@@ -87,17 +90,23 @@ class Steps:
         try:
             return self._step_watching(step, given, mine)
         finally:
-            for number, state in outside:
-                self._states[number] = generators[number].save()
-                generators[number].restore(state)
+            unless_given_up(partial(self._put_back, outside))
+
+    def _put_back(self, outside: list[tuple[int, Any]]) -> None:
+        generators = self._randomness.generators
+        for number, state in outside:
+            self._states[number] = generators[number].save()
+            generators[number].restore(state)
 
     def _step_watching(self, step: Callable[[Any], Any], given: Any, mine: Any) -> Any:
         randomness = self._randomness
         generators, glance = randomness.generators, randomness.glance
         before, marks = glance(), [generator.mark() for generator in generators] if self._watched or mine else []
+        began_s = time.monotonic()
         try:
             return step(given)
         finally:
+            self.own_s += time.monotonic() - began_s
             if glance() != before:
                 moved = [number for number, mark in enumerate(marks) if generators[number].moved_since(mark)]
                 self.used_unseeded |= not marks or any(number not in mine for number in moved)

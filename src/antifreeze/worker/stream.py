@@ -26,7 +26,7 @@ from antifreeze.plan.stream_plan import StreamProgress
 from antifreeze.signals import came_from_signal
 from antifreeze.slots.layout import Irregular
 from antifreeze.torch_private import swap_worker_info
-from antifreeze.worker.failure import Failure
+from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.journal import ALL_ROWS, JournalRow, Stage, Word
 from antifreeze.worker.making import SampleMaker, none_error
 from antifreeze.worker.seeding import Seeds
@@ -335,7 +335,7 @@ class StreamFetcher:
         """What may cross to the loop without looking like its own Ctrl-C or exit; where this is the loop's process, it is."""
         if isinstance(error, Exception):
             return error
-        if self._config.worker is None:
+        if self._config.worker is None or isinstance(error, ThreadEnded):
             raise error
         told = LoadingError(f"{_NEXT} raised {type(error).__name__}: {error}").with_traceback(error.__traceback__)
         told.__cause__ = error

@@ -1,9 +1,11 @@
 """A worker in a thread of the user's own process: the same loop as in a process of its own, and nothing of the process is touched.
 
 1. A map-style data set is the user's own object; of an iterable one each thread has a copy, because each has a position of its own.
+   It is copied in the loop's thread, as it is when workers are started: what it holds may belong to that thread (file systems of
+   fsspec, which Hugging Face streams hold, exist once per thread, and cannot be copied in another one).
 2. What was collated is handed over as it is: there is nothing to pack.
 3. get_worker_info() answers for this thread; random generators are shared, and so used in turns (turns.py).
-4. It ends when told to, or by ThreadEnded, which its parent raises in it where it does not come back.
+4. It ends when told to, or by ThreadEnded, which its parent raises in it where it does not come back; an event loop is woken for that.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from antifreeze.channel.line import Line
 from antifreeze.channel.messages import Collated, OpenStream, Work
 from antifreeze.slots.arena import Arena
 from antifreeze.torch_private import collate_in_thread, enter_worker_thread, leave_worker_thread
+from antifreeze.worker.awaiting import AsyncMapFetcher
 from antifreeze.worker.effort import Effort, ThreadEffort
-from antifreeze.worker.failure import ThreadEnded
+from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.main import Worker, WorkerSpec
 from antifreeze.worker.making import SampleMaker
@@ -49,6 +52,11 @@ class ThreadWorker(Worker):
         writer = SlotWriter(arena, spec.limit)
         self._handing = _Maker(spec.fetching(), writer, journal)
         super().__init__(spec, line, journal, self.thread_seeds, writer, self._handing)
+        if spec.iterable:
+            try:
+                self._dataset = copy.deepcopy(spec.dataset)
+            except Exception as error:  # told by the thread, as whatever else keeps it from beginning
+                self._init_failure = Failure.of(error, stage="copying the data set for a thread", worker=spec.worker_id)
 
     def run_in_thread(self) -> None:
         """The body of the thread."""
@@ -65,6 +73,14 @@ class ThreadWorker(Worker):
             self._journal.stage(Stage.ENDED)
         finally:  # of what else ends it (SystemExit) the journal says where that was
             leave_worker_thread()
+            if isinstance(self._fetcher, AsyncMapFetcher):
+                self._fetcher.end()
+
+    def wake(self) -> None:
+        """By its parent, which has raised ThreadEnded in it."""
+        fetcher = self._fetcher
+        if isinstance(fetcher, AsyncMapFetcher):
+            fetcher.wake()
 
     def _initialise(self) -> None:
         if self._spec.worker_init_fn is None:
@@ -72,6 +88,10 @@ class ThreadWorker(Worker):
         else:
             self._turns.take(self.thread_seeds.turn, 0, self._begin_seeded, Of.START, looks=True)
         self._say_ready(0)
+
+    def _begin(self) -> None:
+        if self._init_failure is None:
+            super()._begin()
 
     def _begin_seeded(self) -> None:
         """With the floor, as torch does it; afterwards the process's generators are put back, and samples are seeded as everywhere."""
@@ -82,7 +102,7 @@ class ThreadWorker(Worker):
         return ThreadEffort()
 
     def _own_dataset(self) -> Any:
-        return copy.deepcopy(self._spec.dataset) if self._spec.iterable else self._spec.dataset
+        return self._dataset
 
     def _open_stream(self, message: OpenStream) -> None:
         self.thread_seeds.around_stream(Of.START, partial(super()._open_stream, message))

@@ -9,7 +9,8 @@
 3. Whether it does, the first WARM_UP samples of a loader tell, which take turns to be watched. A generator that moves while samples run
    freely was moved by one of them or by the loop: such a task is loaded again in turns, which tells. (Where it was the loop, again and
    again, this is done ever more rarely; a data set that begins to draw later than that is noticed late.)
-4. Whoever has the floor and does not come back loses it when its thread is given up: the generators are put back at once.
+4. Whoever has the floor and does not come back loses it when its thread is given up: the generators are put back at once. Should it
+   come back later, it leaves them alone, and what it sees of them says nothing about the data set.
 5. A loader inside a sample: what has the floor lends it to its own workers.
 """
 
@@ -171,16 +172,16 @@ class Turns:
     def take(self, turn: Turn, seed: int, call: Callable[[], Any], of: Of, looks: bool) -> Any:
         """What `call` returns, with the floor; `looks`: even where the data set is known to use no generator."""
         if turn.floor is not None:  # the collate function of a stream
-            return self._run(seed, call, of, looks)
+            return self._run(turn, seed, call, of, looks)
         try:
             if not _enter(turn, of, looks):
                 return call()
-            return self._run(seed, call, of, looks)
+            return self._run(turn, seed, call, of, looks)
         finally:
             with _lock:
                 _leave(turn)
 
-    def _run(self, seed: int, call: Callable[[], Any], of: Of, looks: bool) -> Any:
+    def _run(self, turn: Turn, seed: int, call: Callable[[], Any], of: Of, looks: bool) -> Any:
         usage = self.usage
         settled = not usage.used and not usage.warm_up_left[of]
         if usage.warm_up_left[of]:
@@ -199,6 +200,8 @@ class Turns:
                 result = call()
             except Exception as error:
                 failed = error
+            if turn.given_up:
+                raise ThreadEnded
             moved = [generator for generator, mark in marks if generator.moved_since(mark)]
             usage.used += [generator for generator in moved if generator not in usage.used and of is not Of.START]
             usage.found_late |= settled and bool(usage.used)
@@ -223,6 +226,17 @@ def exclusively(call: Callable[[], Any]) -> Any:
         return call()
 
 
+def unless_given_up(call: Callable[[], Any]) -> None:
+    """For whoever puts generators back `exclusively`: they are not this thread's any more where it was given up meanwhile."""
+    turn: Turn | None = getattr(_here, "turn", None)
+    if turn is None:
+        call()
+        return
+    with _lock:
+        if not turn.given_up:
+            call()
+
+
 @contextmanager
 def floor_of(turn: Turn, of: Of) -> Iterator[None]:
     try:
@@ -235,6 +249,8 @@ def floor_of(turn: Turn, of: Of) -> Iterator[None]:
 
 def _enter(turn: Turn, of: Of, looks: bool) -> bool:
     """Waits for the floor; False where the data set has turned out to need none."""
+    if turn.given_up:
+        raise ThreadEnded
     journal, stage = turn.journal, Stage(turn.journal.words[Word.STAGE])
     journal.stage(Stage.TURN)
     turn.of, turn.looks = of, looks
@@ -399,6 +415,8 @@ class ThreadSeeds:
         with floor_of(self.turn, of):
             self._marks = self._seen()
             result = call()
+            if self.turn.given_up:
+                raise ThreadEnded
             usage.used += [generator for generator in self._moved() if generator not in usage.used]
             if usage.warm_up_left[of] and of is Of.STREAM:
                 usage.warm_up_left[of] -= 1
