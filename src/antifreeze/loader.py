@@ -28,6 +28,7 @@ from antifreeze.delivery.stream_ranks import StreamRanks, watch_stream_ranks
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import OptionError, OptionTypeError, StateMismatch
 from antifreeze.linux import missing, resource
+from antifreeze.living import living
 from antifreeze.options import OWN_DEFAULTS, Options, WorkerKind
 from antifreeze.plan.randomness import own_generators, set_generator_states
 from antifreeze.report import Report
@@ -230,7 +231,7 @@ class DataLoader(TorchDataLoader[_T_co]):
     def close(self) -> None:
         """Ends all workers and frees all shared memory that no batch holds; the loader can be iterated again. May be called twice."""
         see_off_left_behind()
-        for iterator in list(self._open_iterators):
+        for iterator in living(self._open_iterators):
             iterator.close()
         self._open_iterators.clear()
         self._iterator = None

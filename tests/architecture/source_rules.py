@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "what workers fill": ("slots", "channel", "plan"),
     "where samples come from": ("sources", "packing", "distributed"),
     "the vocabulary": (
-        *("events", "choices", "cgroups", "descriptors", "linux", "naming"),
+        *("events", "choices", "cgroups", "descriptors", "linux", "living", "naming"),
         *("options", "parts", "saying", "signals", "spans", "torch_private"),
     ),
     "the bottom": ("errors",),

@@ -307,6 +307,37 @@ def test_a_stream_that_loops_for_ever_ends_before_that(kind: str) -> None:
     assert bad.failure.index == "5 of stream 1"
 
 
+def test_who_waited_for_a_stuck_sample_was_not_slow() -> None:
+    release = threading.Event()
+
+    def sample(index: int) -> float:
+        if index in (5, 15):
+            random.random()
+            release.wait(30)
+        return index + random.random()
+
+    loader = threaded(sample, num_workers=5, on_bad_sample="skip", sample_timeout_s=0.5)
+    began_s = time.monotonic()
+    try:
+        assert [int(index) for index in indices(loader)] == [index for index in range(20) if index not in (5, 15)]
+        assert time.monotonic() - began_s < 8.0, "the second one had ten times as long as others had waited for the first"
+    finally:
+        release.set()
+    loader.close()
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+def test_samples_that_draw_late_have_their_own_numbers_too(workers: int) -> None:
+    def sample(index: int) -> float:
+        return random.random() if index % 7 == 3 else float(index)
+
+    runs = []
+    for number, kind in [(0, "process"), *[(workers, "thread")] * 5]:
+        torch.manual_seed(3)
+        runs.append(torch.cat(list(DataLoader(Made(sample, 60), batch_size=4, num_workers=number, workers=kind))))
+    assert all(torch.equal(run, runs[0]) for run in runs[1:])
+
+
 def test_closing_does_not_wait_for_a_stuck_thread() -> None:
     release = threading.Lock()
     release.acquire()

@@ -10,7 +10,7 @@ import pytest
 from antifreeze.worker import turns as floor
 from antifreeze.worker.failure import ThreadEnded
 from antifreeze.worker.journal import ROW_WORDS, JournalRow
-from antifreeze.worker.turns import Of, Turn, Turns, Usage
+from antifreeze.worker.turns import FALSE_ALARMS, Of, ThreadSeeds, Turn, Turns, Usage
 
 
 class Numbers:
@@ -109,3 +109,132 @@ def test_the_floor_given_by_a_thread_that_ended_before_it_said_so_is_taken() -> 
     others[0].join(10)
     assert seen == [7]
     turns.close()
+
+
+class SlowlyTaken(floor._Floor):
+    """A worker that sees that nobody has it takes a moment before it takes it, unless the loop has its answer first."""
+
+    def __init__(self) -> None:
+        self.seen, self.answered = threading.Event(), threading.Event()
+        super().__init__()
+
+    @property
+    def holder(self) -> Turn | None:
+        if threading.current_thread() is not threading.main_thread() and self._holder is None:
+            self.seen.set()
+            self.answered.wait(0.3)
+        return self._holder
+
+    @holder.setter
+    def holder(self, turn: Turn | None) -> None:
+        self._holder = turn
+
+
+def test_no_turn_is_given_after_the_loop_was_told_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    slowly = SlowlyTaken()
+    monkeypatch.setattr(floor, "_floor", slowly)
+    turns, _ = _turns()
+    goes_on, seen = threading.Event(), list[bool]()
+    turns.open()
+    taker = threading.Thread(target=lambda: turns.take(_turn(turns), 7, lambda: seen.append(goes_on.wait(10)), Of.SAMPLE, True))
+    taker.start()
+    assert slowly.seen.wait(10)
+    nobody_left = turns.try_close(0.0)
+    slowly.answered.set()
+    goes_on.set()
+    taker.join(10)
+    assert not (nobody_left and seen), "a sample has seeded the generators while the loop used them"
+    assert turns.try_close(10)
+
+
+# --- a data set that draws later than its first samples --------------------------------------------------------------
+
+
+def _seeds(turns: Turns) -> ThreadSeeds:
+    return ThreadSeeds(0, 0, turns, JournalRow(memoryview(bytearray(8 * ROW_WORDS)).cast("q")))
+
+
+def _draws(numbers: Numbers, seen: list[int]) -> None:
+    seen.append(numbers.state)
+    numbers.state += 1
+
+
+def test_who_waited_while_the_others_warmed_up_is_watched_too() -> None:
+    turns, numbers = _turns()
+    seeds, seen = _seeds(turns), list[int]()
+    waits = threading.Thread(target=lambda: seeds.for_each(0, 1, lambda number: _draws(numbers, seen)), daemon=True)
+
+    def others_warm_up() -> None:
+        waits.start()
+        while seeds.turn not in floor._waiting:
+            pass
+        turns.usage.warm_up_left[Of.SAMPLE] = 0
+
+    turns.open()
+    turns.take(_turn(turns), 5, others_warm_up, Of.BATCH, False)
+    waits.join(10)
+    turns.close()
+    assert len(seen) == 2, "its numbers were not its own, and it was loaded again"
+    assert seen[1] != 0
+
+
+def test_what_had_the_floor_while_others_drew_freely_is_loaded_once_more() -> None:
+    turns, numbers = _turns()
+    turns.usage.warm_up_left = dict.fromkeys(Of, 0)
+    begun, may_draw, has_drawn = threading.Event(), threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def late(number: int) -> None:
+        begun.set()
+        may_draw.wait(10)
+        numbers.state += 1
+        has_drawn.set()
+
+    def sample() -> int:
+        calls.append(1)
+        may_draw.set()
+        has_drawn.wait(10)
+        numbers.state += 1
+        return numbers.state
+
+    seeds = _seeds(turns)
+    free = threading.Thread(target=lambda: seeds.for_each(0, 1, late), daemon=True)
+    turns.open()
+    free.start()
+    assert begun.wait(10)
+    among_others = turns.take(_turn(turns), 7, sample, Of.SAMPLE, True)
+    free.join(10)
+    assert len(calls) == 2
+    assert among_others == turns.take(_turn(turns), 7, sample, Of.SAMPLE, True), "the same numbers as alone"
+    turns.close()
+
+
+def test_before_anybody_has_looked_no_alarm_is_false() -> None:
+    usage = Usage()
+    assert all(usage.is_worth_a_look() for _ in range(10 * FALSE_ALARMS)), "as many threads as there may be"
+    for _ in range(FALSE_ALARMS):
+        usage.was_looked_at()
+    assert sum(usage.is_worth_a_look() for _ in range(64)) == 7, "ever more rarely"
+    usage.used.append(usage.generators[0])
+    assert all(usage.is_worth_a_look() for _ in range(10))
+
+
+def test_what_was_waited_for_the_floor_is_known() -> None:
+    turns, _ = _turns()
+    seeds = _seeds(turns)
+    waits = threading.Thread(target=lambda: seeds.for_each(0, 1, lambda number: None), daemon=True)
+
+    def slow() -> None:
+        waits.start()
+        while seeds.turn not in floor._waiting:
+            pass
+        threading.Event().wait(0.05)
+
+    turns.open()
+    turns.take(_turn(turns), 5, slow, Of.SAMPLE, True)
+    waits.join(10)
+    turns.close()
+    waited_ns, to_collate_ns = seeds.take_waits_ns()
+    assert waited_ns > 40_000_000
+    assert to_collate_ns == 0
+    assert seeds.take_waits_ns() == (0, 0)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from antifreeze.delivery.ledger import LoopClock
 from antifreeze.linux import on_fork
+from antifreeze.living import living
 from antifreeze.supervisor.work import Costs
 from antifreeze.tuning.sharing import ACTIVE_S, Claim, share
 
@@ -49,7 +50,7 @@ def shared_cores(me: Claimant | None, cores: int, since_ns: int | None = None) -
     """(cores for this loader, whether others need some too, which were iterated since then)."""
     now_ns = time.perf_counter_ns()
     within_s = ACTIVE_S if since_ns is None else (now_ns - since_ns) / 1e9
-    return share(cores, [other.claim(now_ns) for other in list(_claimants) if other is not me], within_s)
+    return share(cores, [other.claim(now_ns) for other in living(_claimants) if other is not me], within_s)
 
 
 on_fork(child=_claimants.clear)  # the parent's loaders are not iterated here

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from antifreeze.linux import on_fork
+from antifreeze.living import living
 from antifreeze.slots.arena import Arena
 
 MAX_LENT = 64
@@ -190,12 +191,12 @@ def mark_own_fork(active: bool) -> None:
 
 def _after_fork_in_parent() -> None:
     if not _own_fork:
-        for ring in list(_rings):
+        for ring in living(_rings):
             ring.quarantine(_USER_FORK)
 
 
 def _after_fork_in_child() -> None:
-    for ring in list(_rings):
+    for ring in living(_rings):
         if ring.keeper is not None:
             ring.keeper.forget()
         ring.close()  # the memory is the parent's to write; what the child was holding stays readable

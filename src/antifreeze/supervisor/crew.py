@@ -17,6 +17,7 @@ from typing import Any
 from antifreeze.channel.line import Bell
 from antifreeze.descriptors import Seen
 from antifreeze.linux import on_fork
+from antifreeze.living import living
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.clean_server import end_clean_server
 from antifreeze.supervisor.interrupts import interrupts_held_back
@@ -90,7 +91,7 @@ class Crew:
                 self.ring.recall_filling(usable=not self.abandoned)
         finally:
             self._close_descriptors()
-            if self.served and not any(crew.served and not crew.closed for crew in _crews):
+            if self.served and not any(crew.served and not crew.closed for crew in living(_crews)):
                 end_clean_server()
 
     def _mend(self) -> None:
@@ -128,12 +129,12 @@ def _end_before_children_are_waited_for() -> None:
 
 
 def _end_crews() -> None:
-    for crew in list(_crews):
+    for crew in living(_crews):
         crew.close(unheard=True)
 
 
 def _after_fork_in_child() -> None:
-    for crew in list(_crews):
+    for crew in living(_crews):
         crew.disown()
     _crews.clear()
 

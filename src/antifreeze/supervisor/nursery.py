@@ -18,6 +18,7 @@ from typing import Any
 
 from antifreeze.descriptors import Held
 from antifreeze.linux import on_fork
+from antifreeze.living import living
 from antifreeze.supervisor.mother_line import MotherLine
 from antifreeze.supervisor.process import ASK_S, KILL_S, Exit, forget_process, start_process
 from antifreeze.worker.main import WorkerSpec
@@ -173,7 +174,7 @@ class ByNursery:
 
 
 def _after_fork_in_child() -> None:
-    for nursery in list(_nurseries):
+    for nursery in living(_nurseries):
         nursery.let_go()
         nursery.is_over = True
     _nurseries.clear()

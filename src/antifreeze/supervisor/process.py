@@ -35,6 +35,7 @@ from antifreeze.channel.messages import Message, Stop, Welcome
 from antifreeze.descriptors import Held, Seen
 from antifreeze.errors import WorkerStartFailed
 from antifreeze.linux import on_fork, resource
+from antifreeze.living import living
 from antifreeze.slots.ring import mark_own_fork
 from antifreeze.supervisor.clean_server import PickledSpec, clean_server, cloudpickle_dumps
 from antifreeze.supervisor.observe import catches, kept_from, process_state
@@ -481,7 +482,7 @@ def _after_fork_in_child() -> None:
     _left_behind.clear()
     # a plain fork inherits multiprocessing's list of children, and would wait for what are not its own at its exit
     multiprocessing.process._children.difference_update(_started)  # type: ignore[attr-defined]
-    for worker in list(_ours):
+    for worker in living(_ours):
         worker.let_go(keep_worker_end=_kept_by_child in worker._ends)
     _ours.clear()
 

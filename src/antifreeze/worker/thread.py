@@ -26,7 +26,7 @@ from antifreeze.worker.journal import JournalRow, Stage, Word
 from antifreeze.worker.main import Worker, WorkerSpec
 from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.slot_writer import SlotWriter
-from antifreeze.worker.task import FetchConfig, Outcome, Packed, Task
+from antifreeze.worker.task import Bounce, FetchConfig, Outcome, Packed, Task
 from antifreeze.worker.turns import Of, ThreadSeeds, Turns
 
 
@@ -109,8 +109,18 @@ class ThreadWorker(Worker):
 
     def _load(self, work: Work, task: Task) -> Any:
         if not self._spec.iterable:
-            return super()._load(work, task)
+            self.thread_seeds.take_waits_ns()  # a task that failed may have left some
+            return self._less_waits(super()._load(work, task))
         return self.thread_seeds.around_stream(Of.STREAM, partial(super()._load, work, task))
+
+    def _less_waits(self, outcome: Outcome) -> Outcome:
+        """What was waited for the floor says nothing about the samples: they would seem slow, and be given time accordingly."""
+        waited_ns, waited_to_collate_ns = self.thread_seeds.take_waits_ns()
+        if not isinstance(outcome, Bounce):
+            outcome.fetch_ns = max(0, outcome.fetch_ns - waited_ns)
+        if isinstance(outcome, Packed):
+            outcome.collate_ns = max(0, outcome.collate_ns - waited_to_collate_ns)
+        return outcome
 
     def _report(self, work: Work, outcome: Outcome) -> None:
         if not isinstance(outcome, Packed):

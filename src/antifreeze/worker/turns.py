@@ -8,7 +8,8 @@
    they were. Turns are given only while the loop waits in next(): the loop's own random numbers are never touched.
 3. Whether it does, the first WARM_UP samples of a loader tell, which take turns to be watched. A generator that moves while samples run
    freely was moved by one of them or by the loop: such a task is loaded again in turns, which tells. (Where it was the loop, again and
-   again, this is done ever more rarely; a data set that begins to draw later than that is noticed late.)
+   again, this is done ever more rarely; a data set that begins to draw later than that is noticed late.) Those that still run freely
+   when it is told may draw from another's numbers: what had the floor meanwhile waits for them, and is loaded once more.
 4. Whoever has the floor and does not come back loses it when its thread is given up: the generators are put back at once. Should it
    come back later, it leaves them alone, and what it sees of them says nothing about the data set.
 5. A loader inside a sample: what has the floor lends it to its own workers.
@@ -17,6 +18,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -33,9 +35,13 @@ from antifreeze.worker.twister import Generator
 
 WARM_UP = 2
 FALSE_ALARMS = 8
-"""So many tasks in which somebody else had moved a generator are loaded again; after that the 16th, 32nd, 64th … one."""
+"""After so many tasks that were loaded again for nothing, since somebody else had moved a generator: the 1st, 2nd, 4th, 8th … one."""
+
+FREELY: Any = object()
 
 _LOOK_S = 0.5
+_FREE_S = 10.0
+"""Who still runs freely after that, since the others began to take turns, is stuck, and draws nothing."""
 
 
 class Of(Enum):
@@ -55,6 +61,8 @@ class Usage:
         self.used: list[Generator] = []
         self.warm_up_left = dict.fromkeys(Of, WARM_UP)
         self.found_late = False  # after the warm-up, a sample that ran freely has moved one
+        self.free: set[Turn] = set()  # whose threads run samples freely just now
+        self._false_alarms = 0
         self._alarms = 0
 
     def __repr__(self) -> str:
@@ -68,9 +76,16 @@ class Usage:
         return not self.used and not self.warm_up_left[of]
 
     def is_worth_a_look(self) -> bool:
-        """A generator has moved while samples ran freely: whether to find out by whom."""
+        """A generator has moved while samples ran freely: whether to find out by whom. Before that is known of the first ones, all threads
+        may ask."""
+        if self.used or self._false_alarms < FALSE_ALARMS:
+            return True
         self._alarms += 1
-        return self._alarms <= FALSE_ALARMS or self._alarms & (self._alarms - 1) == 0
+        return self._alarms & (self._alarms - 1) == 0
+
+    def was_looked_at(self) -> None:
+        """A task was loaded again."""
+        self._false_alarms += not self.used
 
 
 class _Floor:
@@ -111,6 +126,22 @@ class Turn:
         self.of = Of.SAMPLE
         self.looks = False
         self.granted = threading.Event()
+        self.collates = False
+        self.waited_ns = 0
+        self.waited_to_collate_ns = 0
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """What goes on meanwhile is nothing of the sample's, neither in the journal nor in what it took."""
+        stage, began_ns = Stage(self.journal.words[Word.STAGE]), time.perf_counter_ns()
+        self.journal.stage(Stage.TURN)
+        yield
+        self.journal.stage(stage)
+        waited_ns = time.perf_counter_ns() - began_ns
+        if self.collates:
+            self.waited_to_collate_ns += waited_ns
+        else:
+            self.waited_ns += waited_ns
 
 
 class Turns:
@@ -138,10 +169,8 @@ class Turns:
 
     def try_close(self, limit_s: float) -> bool:
         """No turn is given any more; whether, after limit_s, none is left."""
-        self.is_open = False
-        if self.floor.holder is None and not self.usage.found_late:
-            return True
-        with _left:
+        with _left:  # or somebody who has just seen that it is open gives one after this
+            self.is_open = False
             left = _left.wait_for(lambda: self.floor.holder is None or self.floor.holder.turns is not self, limit_s)
             if left and self.usage.found_late:
                 self._forget_late_use()
@@ -156,8 +185,8 @@ class Turns:
 
     def close(self) -> None:
         """At once: a turn that is still taken, because whoever waited was interrupted, is over."""
-        self.is_open = False
         with _lock:
+            self.is_open = False
             if self.floor.holder is not None and self.floor.holder.turns is self:
                 _leave(self.floor.holder)
 
@@ -165,17 +194,19 @@ class Turns:
         """Its thread has ended, or nobody waits for it any more."""
         with _lock:
             turn.given_up = True
+            _end_free(turn)
             if turn in _waiting:
                 _waiting.remove(turn)
             _leave(turn)
 
     def take(self, turn: Turn, seed: int, call: Callable[[], Any], of: Of, looks: bool) -> Any:
-        """What `call` returns, with the floor; `looks`: even where the data set is known to use no generator."""
+        """What `call` returns, with the floor. FREELY, and it was not called, where the data set has turned out to use no generator
+        while its thread waited; with `looks` it has the floor even then."""
         if turn.floor is not None:  # the collate function of a stream
             return self._run(turn, seed, call, of, looks)
         try:
             if not _enter(turn, of, looks):
-                return call()
+                return FREELY
             return self._run(turn, seed, call, of, looks)
         finally:
             with _lock:
@@ -183,11 +214,11 @@ class Turns:
 
     def _run(self, turn: Turn, seed: int, call: Callable[[], Any], of: Of, looks: bool) -> Any:
         usage = self.usage
-        settled = not usage.used and not usage.warm_up_left[of]
-        if usage.warm_up_left[of]:
-            usage.warm_up_left[of] -= of is not Of.START
-            looks = True
+        warms_up = bool(usage.warm_up_left[of])
+        settled = not usage.used and not warms_up
+        looks |= warms_up
         while True:
+            among_free = bool(usage.free)
             seeded = usage.generators if looks else list(usage.used)
             for generator in seeded:
                 if of is Of.SAMPLE:
@@ -205,9 +236,15 @@ class Turns:
             moved = [generator for generator, mark in marks if generator.moved_since(mark)]
             usage.used += [generator for generator in moved if generator not in usage.used and of is not Of.START]
             usage.found_late |= settled and bool(usage.used)
+            if moved and of is not Of.START and (among_free or usage.free):
+                looks = True  # one of them may have drawn from what was this sample's
+                if _wait_for_free(turn, _FREE_S):
+                    continue
             if set(moved) <= set(seeded) or of is Of.START:
                 break
             looks = True  # one that was not seeded was used: it does not count
+        if warms_up and of is not Of.START:
+            usage.warm_up_left[of] = max(0, usage.warm_up_left[of] - 1)  # only now: from then on others run freely
         if failed is not None:
             raise failed
         return result
@@ -251,19 +288,18 @@ def _enter(turn: Turn, of: Of, looks: bool) -> bool:
     """Waits for the floor; False where the data set has turned out to need none."""
     if turn.given_up:
         raise ThreadEnded
-    journal, stage = turn.journal, Stage(turn.journal.words[Word.STAGE])
-    journal.stage(Stage.TURN)
     turn.of, turn.looks = of, looks
     turn.granted.clear()
-    with _lock:
-        _waiting.append(turn)
-        _grant()
-    while not turn.granted.wait(_LOOK_S):
-        if turn.given_up:
-            raise ThreadEnded
-        if _is_granted_unsaid(turn):
-            break
-    journal.stage(stage)
+    with turn.waiting():
+        with _lock:
+            _end_free(turn)
+            _waiting.append(turn)
+            _grant()
+        while not turn.granted.wait(_LOOK_S):
+            if turn.given_up:
+                raise ThreadEnded
+            if _is_granted_unsaid(turn):
+                break
     if turn.floor is None:
         return False
     turn.floor.keep(turn.turns.usage.generators)
@@ -277,6 +313,19 @@ def _is_granted_unsaid(turn: Turn) -> bool:
         if turn.floor is not None and turn in _waiting:
             _waiting.remove(turn)
         return turn not in _waiting
+
+
+def _end_free(turn: Turn) -> None:
+    """With the lock."""
+    turn.turns.usage.free.discard(turn)
+    _left.notify_all()
+
+
+def _wait_for_free(turn: Turn, limit_s: float) -> bool:
+    """Until no other thread runs samples of this data set freely; whoever begins one now takes turns. Whether it came to that."""
+    free = turn.turns.usage.free
+    with turn.waiting(), _left:
+        return _left.wait_for(lambda: not free, limit_s)
 
 
 def _grant() -> None:
@@ -339,12 +388,30 @@ class ThreadSeeds:
         return not self._again and self._turns.usage.needs_no_turn(Of.BATCH)
 
     def watch(self) -> None:
+        """Samples run freely from now on, until `late_use` is asked."""
+        if self.turn.floor is None:
+            self._turns.usage.free.add(self.turn)
         self._marks = self._seen()
 
     def late_use(self) -> bool:
         """Whether a generator has moved since the watch began, by whomever, and it is worth finding out."""
         self._again = self._seen() != self._marks and self._turns.usage.is_worth_a_look()
+        self._end_free()
         return self._again
+
+    def _end_free(self) -> None:
+        usage = self._turns.usage
+        usage.free.discard(self.turn)
+        if usage.used:  # somebody may be waiting for that
+            with _lock:
+                _end_free(self.turn)
+
+    def take_waits_ns(self) -> tuple[int, int]:
+        """For the floor, since the last call: of samples, and of what collates them."""
+        turn = self.turn
+        waits = turn.waited_ns, turn.waited_to_collate_ns
+        turn.waited_ns = turn.waited_to_collate_ns = 0
+        return waits
 
     def no_code_ran(self) -> None:
         pass
@@ -354,13 +421,18 @@ class ThreadSeeds:
 
     def for_each(self, position: int, count: int, fetch: Callable[[int], None], offsets: Sequence[int] | None = None) -> None:
         positions = range(position, position + count) if offsets is None else [position + offset for offset in offsets]
+        self.turn.collates = False
         done = 0
         while done < count and not self.samples_need_none():  # until the warm-up is over
             again, self._again = self._again, False
-            self._turns.take(self.turn, self.seed_of(positions[done]), partial(fetch, done), Of.SAMPLE, looks=again)
+            taken = self._turns.take(self.turn, self.seed_of(positions[done]), partial(fetch, done), Of.SAMPLE, looks=again)
+            if taken is FREELY:
+                break
             self._again = again
             done += 1
-        self._again = False
+        if self._again:
+            self._again = False
+            self._turns.usage.was_looked_at()
         if done < count:
             self._freely_from(done, positions, fetch)
 
@@ -377,22 +449,29 @@ class ThreadSeeds:
             for number in range(done, len(positions)):
                 seed = self.seed_of(positions[number])
                 self._turns.take(self.turn, seed, partial(fetch, number), Of.SAMPLE, looks=True)
+            self._turns.usage.was_looked_at()
 
     def around_batch(self, position: int, call: Callable[[], Any], collating: bool = False) -> Any:
         again, self._again = self._again, False
-        if not again and self.batches_need_none():
-            self.watch()
-            try:
-                result = call()
-            except Exception:
-                if not self.late_use():
-                    raise
-            else:
-                if not self.late_use():
-                    return result
-            again, self._again = True, False
+        self.turn.collates = collating
         seed = batch_seed(self.seed_of(position), collating)
-        return self._turns.take(self.turn, seed, call, Of.BATCH, looks=again)
+        result = FREELY
+        if again or not self.batches_need_none():
+            result = self._turns.take(self.turn, seed, call, Of.BATCH, looks=again)
+        if result is not FREELY:
+            return result
+        self.watch()
+        try:
+            result = call()
+        except Exception:
+            if not self.late_use():
+                raise
+        if not self._again and not self.late_use():
+            return result
+        self._again = False
+        result = self._turns.take(self.turn, seed, call, Of.BATCH, looks=True)
+        self._turns.usage.was_looked_at()
+        return result
 
     def for_batch(self, position: int, collating: bool = False, initial_seed: int | None = None) -> None:
         """Inside `around_stream`: where it has the floor, all are seeded."""
@@ -407,7 +486,11 @@ class ThreadSeeds:
         usage = self._turns.usage
         if of is Of.STREAM and usage.needs_no_turn(of):
             self.watch()
-            result = call()
+            try:
+                result = call()
+            except BaseException:
+                self._end_free()
+                raise
             if self.late_use():
                 self._again = False
                 usage.warm_up_left[of] = 1
