@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 import antifreeze
 from antifreeze import DataLoader
-from antifreeze.errors import LoadingError, OptionError
+from antifreeze.errors import LoadingError, OptionError, SampleTimeout
 from antifreeze.supervisor import pool
 
 KINDS = [("process", 0), ("process", 2), ("thread", 1), ("thread", 3)]
@@ -305,6 +305,21 @@ def test_a_stream_that_loops_for_ever_ends_before_that(kind: str) -> None:
     (bad,) = loader.report().bad_samples
     assert bad.failure.type_name == "SampleTimeout"
     assert bad.failure.index == "5 of stream 1"
+
+
+class StuckSoon(Numbers):
+    def __iter__(self) -> Iterator[Any]:
+        yield from (0, 1)
+        while True:
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_an_item_of_the_first_batch_of_a_stream_is_named(kind: str) -> None:
+    loader = DataLoader(StuckSoon(), batch_size=3, num_workers=1, workers=kind, sample_timeout_s=0.3)
+    with pytest.raises(SampleTimeout, match="sample 2 of stream 0 took longer"):
+        list(loader)
+    loader.close()
 
 
 def test_who_waited_for_a_stuck_sample_was_not_slow() -> None:

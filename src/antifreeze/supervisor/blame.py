@@ -77,10 +77,10 @@ class Blame:
         return telling.was_at(self.named(entry), self.path_of(entry))
 
     def named(self, entry: Entry) -> Entry:
-        """The item of a stream is named with it."""
+        """The item of a stream is named with it, and one at a time."""
         number = self._state.batch_of(entry.task)
         stream = None if number is None else self._state.batches[number].stream
-        return entry if stream is None else replace(entry, index=f"{entry.index} of stream {stream}")
+        return entry if stream is None else replace(entry, index=f"{entry.index} of stream {stream}", row=0)
 
     def _scene(self, number: int, entry: Entry, strikes: int) -> telling.Scene:
         batch = self._state.batch_of(entry.task)

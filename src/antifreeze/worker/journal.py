@@ -181,7 +181,7 @@ class JournalRow:
         number = words[Word.ROW] - words[Word.FIRST_ROW]
         if words[Word.INDEX_IS_TEXT]:
             index = bytes(self.words[_TEXT_FROM:_LIST_FROM])[: words[Word.TEXT_BYTES]].decode(errors="replace")
-        elif words[Word.ROW] == ALL_ROWS:
+        elif words[Word.ROW] == ALL_ROWS and words[Word.LISTED]:
             index = shown(self.words[_LIST_FROM : _LIST_FROM + min(_SHOWN, words[Word.LISTED])].tolist())
         elif 0 <= number < words[Word.LISTED]:
             index = self.words[_LIST_FROM + number]
