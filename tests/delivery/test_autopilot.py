@@ -9,6 +9,7 @@ from antifreeze.delivery.autopilot import SETTLE_NS, SHORT_WINDOW_BATCHES, SHORT
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.options import Options
 from antifreeze.tuning.decide import Kind, Limits, Setting
+from antifreeze.tuning.sharing import Claim
 
 MS = 1_000_000
 HOME = Setting(Kind.PROCESS, 3)
@@ -68,3 +69,46 @@ def test_a_loop_with_many_pauses_has_windows_too_and_the_pauses_are_no_part_of_t
             break
     assert decision is not None and decision.is_trial
     assert auto.tuner.known[HOME].rate == pytest.approx(10 / 0.002, rel=0.01) and auto.tuner.known[HOME].waits == 1.0
+
+
+class Other:
+    """Another loader of this process, that was last asked for a batch at `asked_ns`."""
+
+    asked_ns = 0
+
+    def claim(self, now_ns: int) -> Claim:
+        return Claim(6, 1.0, (now_ns - self.asked_ns) / 1e9)
+
+
+@pytest.mark.parametrize(("beside", "workers"), [(False, HOME.workers), (True, 2)])
+def test_who_is_iterated_between_two_epochs_takes_no_cores(beside: bool, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A validation, say: a window that goes on in the next epoch has begun before it."""
+    now_ns = 10**12
+    monkeypatch.setattr("time.perf_counter_ns", lambda: now_ns)
+    ledger, other = Ledger(), Other()
+    auto = Autopilot(ledger, Options(), lambda: 4, Limits(inline=False), HOME)
+    claims.register(other)
+    timing, costs = ledger.timing, ledger.costs
+    for batch in range(10_000):
+        timing.batches, timing.samples, timing.waited_ns = timing.batches + 1, timing.samples + 10, timing.waited_ns + 2 * MS
+        costs.fetch_ns, costs.cpu_ns, now_ns = costs.fetch_ns + 6 * MS, costs.cpu_ns + 6 * MS, now_ns + 2 * MS
+        if beside:
+            other.asked_ns = now_ns
+        if batch % 125 == 124:
+            now_ns += 3_000 * MS
+            other.asked_ns = now_ns
+            auto.new_epoch()
+        if auto.look(now_ns, HOME) is not None:
+            break
+    assert auto.tuner.home.workers == workers
+
+
+def test_the_window_of_a_setting_begins_with_it_even_where_an_epoch_does() -> None:
+    ledger = Ledger()
+    auto = Autopilot(ledger, Options(), lambda: 8, Limits(inline=False), HOME)
+    _, decided = run(auto, ledger, HOME, 2 * MS)
+    timing = ledger.timing
+    timing.batches, timing.samples, timing.waited_ns = timing.batches + 200, timing.samples + 2000, timing.waited_ns + WINDOW_NS
+    assert auto.look(timing.waited_ns, decided) is None, "all that is known was measured with the one before"
+    took, _ = run(auto, ledger, decided, 2 * MS)
+    assert took >= WINDOW_NS

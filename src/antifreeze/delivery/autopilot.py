@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from operator import sub
@@ -75,7 +76,8 @@ class Autopilot:
         self.batch_tasks = 1
         self.helps_beside = 0  # with up to so many workers the loop makes batches too, while it would wait for theirs
         self._mark: _Mark | None = None
-        self._began_ns = 0  # that window, or what comes of it after a pause
+        self._of = first  # the setting of that window
+        self._began_ns = 0  # the window, or what comes of it after a pause or in another epoch
         self._last_look = _NOTHING
         self._before_pause = _NOTHING  # what was measured of the window that goes on
         self._settled_ns = 0
@@ -120,8 +122,8 @@ class Autopilot:
         self._settled_ns = self._loop_time() + SETTLE_NS
 
     def new_epoch(self) -> None:
-        """What was begun of a window goes on, but the gap between two epochs is no pause of the loop's."""
-        self._last_loop_ns = self._ledger.timing.loop_ns
+        """What was begun of a window goes on; but who was iterated between the two epochs was not so at the same time."""
+        self._began_ns = time.perf_counter_ns()
 
     def look(self, now_ns: int, setting: Setting) -> Decision | None:
         """At the beginning of next(), with the `setting` that is in force; a decision where a window is over."""
@@ -131,10 +133,12 @@ class Autopilot:
         self.due_ns = now_ns + LOOK_AGAIN_NS
         if self._mark is not None and self._mark.troubles != self._troubles():
             self._mark, self._before_pause = None, _NOTHING
+        if self._mark is not None and self._of != setting:
+            self.changed(0)  # an epoch began with it
         if self._mark is None and timing.batches >= self._settled_at and self._loop_time() >= self._settled_ns:
             at_once = timing.batches == 1 and timing.waited_ns >= LONG_BATCH_NS
             self._mark = _NOTHING if at_once else self._marked() - self._before_pause
-            self._began_ns = now_ns - (timing.waited_ns if at_once else 0)
+            self._began_ns, self._of = now_ns - (timing.waited_ns if at_once else 0), setting
         self._last_look = self._marked()
         if self._mark is None or not self._is_over(self._mark, setting):
             return None
