@@ -136,6 +136,20 @@ def test_workers_for_quick_batches_must_bring_more(samples: int, home: Setting) 
     assert tuner.home == home
 
 
+WHOLE_BATCHES = {0: 2.35, 4: 2.0, 8: 2.81, 12: 2.69, 14: 2.93, 16: 2.9}
+"""Of whole batches of 100 µs on 16 cores, as measured: a few workers bring less than handing over costs, more of them bring more."""
+
+
+@pytest.mark.parametrize("cores", [16, 8])
+def test_where_some_are_too_few_for_quick_batches_more_are_tried(cores: int) -> None:
+    tuner = Tuner(Limits(inline=True), INLINE)
+    now = tuner.home
+    for _ in range(20):
+        samples = int(1000 * measured(WHOLE_BATCHES, now))
+        now = tuner.decide(seen(now, samples=samples, batches=10_000, waited_s=0.95, cores=cores)).setting
+    assert tuner.home.workers >= 8 if cores == 16 else tuner.home == INLINE
+
+
 def test_a_setting_that_cannot_be_had_is_not_asked_for_again() -> None:
     tuner = Tuner(Limits(inline=True), INLINE)
     assert tuner.decide(seen()).setting == processes(4)

@@ -48,7 +48,8 @@ WORTH_A_THREAD_S = 0.001
 NO_CORE = 0.1
 HAND_OVER_S = 150e-6
 """About what handing a batch from a worker to the loop costs both of them: a batch that loads faster is loaded by the loop, and
-workers are tried only where there are cores for SOME, and stay only where they bring as much as WORTH_WORKERS."""
+workers are tried only where there are cores for SOME, twice as many where there are plenty, and stay only where they bring as much as
+WORTH_WORKERS."""
 SOME, WORTH_WORKERS = 4, 1.15
 QUICK_BATCH_S = 0.002
 """A batch that loads in less is made by the loop too, while it would wait: what workers have ready meanwhile does not wait for long."""
@@ -325,8 +326,8 @@ class Tuner:
         if most < 1 or not self.limits.kinds or seen.waits < WAITING_MATTERS:
             return []
         if _per_batch_s(seen) < HAND_OVER_S:
-            some = min(most // 2, SOME) if most >= SOME else 0
-            return [(Setting(kind, some), _because(seen, "there are cores to spare")) for kind in self.limits.kinds if some]
+            some = ([min(most // 2, SOME)] if most >= SOME else []) + ([2 * SOME] if most >= 3 * SOME else [])
+            return [(Setting(kind, count), _because(seen, "there are cores to spare")) for kind in self.limits.kinds for count in some]
         guess = _guess(seen, most)
         why = _because(seen, "workers load beside it")
         return [(Setting(kind, count), why) for kind in self.limits.kinds for count in self._counts(kind, guess, most)]
