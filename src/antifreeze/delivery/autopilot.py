@@ -7,7 +7,7 @@
    What was measured of one before a pause counts, so that a loop with many of them has windows too.
 3. A window in which a worker was replaced, or nothing came for long, says nothing about its setting and is passed over.
 4. After a change the first batches are left out: they were loaded before it.
-5. Loaders of one process that are iterated at the same time, which is within one window, share its cores (claims.py).
+5. Loaders of one process that are iterated at the same time, which is within one window and epoch, share its cores (claims.py).
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ FALSE_ALARMS = 8
 """After so many tasks that were loaded again for nothing, since somebody else had moved a generator: the 1st, 2nd, 4th, 8th … one."""
 
 FREELY: Any = object()
+"""In the place of a result: no turn is needed, so let the samples run."""
 
 _LOOK_S = 0.5
 _FREE_S = 10.0
