@@ -38,8 +38,8 @@ from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.process import see_off_left_behind
 from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader, is_datapipe, is_iterable_kind
 from antifreeze.tuning.cores import auto_workers, rank_cores, usable_cores
-from antifreeze.tuning.decide import INLINE, MOST_PROCESSES, MOST_THREADS, Kind, Limits, Setting, kind_for
 from antifreeze.tuning.probe import probe
+from antifreeze.tuning.setting import INLINE, MOST_PROCESSES, MOST_THREADS, Kind, Limits, Setting, kind_for
 from antifreeze.worker.as_found import AsFound
 from antifreeze.worker.awaiting import awaits
 from antifreeze.worker.turns import Usage

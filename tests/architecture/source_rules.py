@@ -44,8 +44,11 @@ PURE_FILES = (
     "supervisor/races.py",
     "supervisor/policy.py",
     "verdict.py",
+    "tuning/belief.py",
     "tuning/decide.py",
+    "tuning/setting.py",
     "tuning/sharing.py",
+    "tuning/window.py",
     "doctor/findings*",
     "profiling/recommend.py",
 )

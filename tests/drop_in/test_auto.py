@@ -24,7 +24,8 @@ from antifreeze.delivery.autopilot import Autopilot
 from antifreeze.delivery.likeness import MOST_LOOKS, likeness
 from antifreeze.delivery.steering import Steering
 from antifreeze.supervisor.pool import Pool
-from antifreeze.tuning.decide import INLINE, Decision, Kind, Setting
+from antifreeze.tuning.decide import Decision
+from antifreeze.tuning.setting import INLINE, Kind, Setting
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:This DataLoader will create")
 SAMPLES = 80
@@ -339,7 +340,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, 1)
     for name in ("LEAST_BATCHES", "LEAST_INLINE"):
         monkeypatch.setattr(module, name, 1)
-    monkeypatch.setattr("antifreeze.tuning.decide.HAND_OVER_S", 0.0)
+    monkeypatch.setattr("antifreeze.tuning.window.HAND_OVER_S", 0.0)
 
 
 @pytest.mark.usefixtures("hasty")

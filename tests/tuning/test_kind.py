@@ -13,8 +13,8 @@ import torch
 
 from antifreeze import DataLoader
 from antifreeze.options import WorkerKind
-from antifreeze.tuning.decide import Kind, kind_for
 from antifreeze.tuning.probe import MOST_SAMPLES, probe
+from antifreeze.tuning.setting import Kind, kind_for
 
 
 @pytest.mark.parametrize(

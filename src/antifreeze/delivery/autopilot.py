@@ -21,8 +21,10 @@ from antifreeze.delivery.claims import register, shared_cores
 from antifreeze.delivery.ledger import Decided, Ledger
 from antifreeze.options import Options
 from antifreeze.supervisor.cgroup import available_memory_bytes
-from antifreeze.tuning.decide import INLINE, WAITS_OUTSIDE, Decision, Kind, Limits, Measured, Setting, Tuner, loop_helps_beside
+from antifreeze.tuning.decide import Decision, Tuner
+from antifreeze.tuning.setting import INLINE, WAITS_OUTSIDE, Kind, Limits, Setting
 from antifreeze.tuning.sharing import Claim
+from antifreeze.tuning.window import Measured, loop_helps_beside
 
 WINDOW_NS = 400_000_000
 FIRST_WINDOW_NS = 200_000_000

@@ -23,7 +23,7 @@ from antifreeze.delivery.traps import Traps
 from antifreeze.errors import WorkerStartFailed
 from antifreeze.plan.map_plan import PlannedBatch
 from antifreeze.supervisor.pool import Pool
-from antifreeze.tuning.decide import INLINE, Kind, Setting
+from antifreeze.tuning.setting import INLINE, Kind, Setting
 from antifreeze.worker.task import FetchError
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from antifreeze.tuning.decide import WAITS_OUTSIDE
+from antifreeze.tuning.setting import WAITS_OUTSIDE
 
 ACTIVE_S = 2.0
 
