@@ -6,7 +6,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from antifreeze.delivery.iterator import LoaderIterator
 from antifreeze.delivery.ledger import Decided, Ledger
 from antifreeze.delivery.likeness import attributes, likeness
 from antifreeze.delivery.next_epoch import NextEpoch
+from antifreeze.delivery.parking import Parking, end_pool
 from antifreeze.delivery.position import Cursor, check_fits, fresh_state
 from antifreeze.delivery.ranks import Ranks, made_at, watch_ranks
 from antifreeze.delivery.story_file import write_story
@@ -33,7 +34,6 @@ from antifreeze.options import OWN_DEFAULTS, Options, WorkerKind
 from antifreeze.plan.randomness import own_generators, set_generator_states
 from antifreeze.report import Report
 from antifreeze.slots.ring import Ring
-from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.process import see_off_left_behind
 from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader, is_datapipe, is_iterable_kind
@@ -165,7 +165,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         self._spare_ring: Ring | None = None
         self._auto_workers: int | None = None
         self._pilot: Autopilot | None = None
-        self._parked: _Parked | None = None
+        self._parking = Parking()
         self._resume_state: dict[str, Any] | None = None
         self._open_iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._latest_cursor: Cursor | None = None
@@ -235,7 +235,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             iterator.close()
         self._open_iterators.clear()
         self._iterator = None
-        self._end_parked()
+        self._parking.end()
         if self._spare_ring is not None:
             self._spare_ring.close()
             self._spare_ring = None
@@ -248,7 +248,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is a loader of its own: it shares no workers, no memory and no counts with this one."""
-        fresh = {"_ledger": Ledger(), "_traps": Traps(usable_cores), "_as_found": AsFound()}
+        fresh = {"_ledger": Ledger(), "_traps": Traps(usable_cores), "_as_found": AsFound(), "_parking": Parking()}
         return {
             **self.__dict__,
             **fresh,
@@ -260,7 +260,6 @@ class DataLoader(TorchDataLoader[_T_co]):
                     "_open_iterators",
                     "_latest_cursor",
                     "_pilot",
-                    "_parked",
                     "_generator_usage",
                 )
             ),
@@ -393,24 +392,15 @@ class DataLoader(TorchDataLoader[_T_co]):
         return self._pilot
 
     def _park(self, pool: Pool, next_epoch: NextEpoch | None, at_first: tuple[Any, ...]) -> None:
-        """Workers that wait for the next epoch, or load the beginning of it already; they end with the loader. `at_first`: attributes of
-        the data set when this epoch began. Where the loop has changed one since, the copies that the workers have are old."""
-        if self._parked is not None or at_first != self._attributes():
-            _end_pool(pool.crew, pool.ring)
+        """`at_first`: attributes of the data set when this epoch began. Where the loop has changed one since, the copies that the workers
+        have are old."""
+        if at_first == self._attributes():
+            self._parking.take_in(pool, next_epoch, self._looks())
         else:
-            end = weakref.finalize(self, _end_pool, pool.crew, pool.ring)
-            self._parked = _Parked(pool, next_epoch, end, self._looks())
+            end_pool(pool.crew, pool.ring)
 
     def _take_parked(self) -> tuple[Pool | None, NextEpoch | None]:
-        parked = self._parked
-        if parked is not None and (parked.pool.crew.owner_pid != os.getpid() or parked.pool.closed or parked.of != self._looks()):
-            self._end_parked()  # the copies that these workers have are not what the data set is now
-            return None, None
-        self._parked = None
-        if parked is None:
-            return None, None
-        parked.end.detach()
-        return parked.pool, parked.next_epoch
+        return self._parking.try_give(self._looks)
 
     def _looks(self) -> tuple[Any, ...]:
         """What workers have a copy of, as far as a short look tells it from another one."""
@@ -422,13 +412,6 @@ class DataLoader(TorchDataLoader[_T_co]):
             return ()
         with self._as_found.hidden():
             return attributes(self.dataset)
-
-    def _end_parked(self) -> None:
-        parked, self._parked = self._parked, None
-        if parked is not None and parked.end.detach() is not None:
-            if parked.next_epoch is not None:
-                parked.next_epoch.forget()
-            _end_pool(parked.pool.crew, parked.pool.ring)
 
     def _borrow_ring(self) -> Ring:
         ring, self._spare_ring = self._spare_ring, None
@@ -457,23 +440,6 @@ class DataLoader(TorchDataLoader[_T_co]):
             return self.multiprocessing_context, False
         by_default = torch.multiprocessing.get_start_method() == "forkserver"
         return torch.multiprocessing, by_default or self._fork_is_unsafe
-
-
-@dataclass(frozen=True)
-class _Parked:
-    """A pool between two epochs; `of` is what its data set was like."""
-
-    pool: Pool
-    next_epoch: NextEpoch | None
-    end: weakref.finalize[Any, Any]
-    of: tuple[Any, ...]
-
-
-def _end_pool(crew: Crew, ring: Ring) -> None:
-    try:
-        crew.close()
-    finally:
-        ring.close()
 
 
 def _places(kind: Kind) -> int:
