@@ -16,9 +16,9 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from antifreeze import choices
 from antifreeze.delivery.asking import sampler_within
 from antifreeze.delivery.autopilot import Autopilot
-from antifreeze.delivery.claims import shared_cores
+from antifreeze.delivery.choosing import choose_kind, new_autopilot, note_streams
 from antifreeze.delivery.iterator import LoaderIterator
-from antifreeze.delivery.ledger import Decided, Ledger
+from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.likeness import attributes, likeness
 from antifreeze.delivery.next_epoch import NextEpoch
 from antifreeze.delivery.parking import Parking, end_pool
@@ -28,7 +28,7 @@ from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.stream_ranks import StreamRanks, watch_stream_ranks
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import OptionError, OptionTypeError, StateMismatch
-from antifreeze.linux import missing, resource
+from antifreeze.linux import missing
 from antifreeze.living import living
 from antifreeze.options import OWN_DEFAULTS, Options, WorkerKind
 from antifreeze.plan.randomness import own_generators, set_generator_states
@@ -38,15 +38,11 @@ from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.process import see_off_left_behind
 from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader, is_datapipe, is_iterable_kind
 from antifreeze.tuning.cores import auto_workers, rank_cores, usable_cores
-from antifreeze.tuning.decide import INLINE, MOST_PROCESSES, MOST_THREADS, Kind, Limits, Setting, kind_for
-from antifreeze.tuning.probe import probe
 from antifreeze.worker.as_found import AsFound
-from antifreeze.worker.awaiting import awaits
 from antifreeze.worker.turns import Usage
 
 _T_co = TypeVar("_T_co", covariant=True)
 _warned_of_platform = False
-_STREAMS_STAY = "the number of streams says which samples make which batch, so it is the cores less one, and stays"
 
 
 class DataLoader(TorchDataLoader[_T_co]):
@@ -202,7 +198,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         if not _platform_allows():
             return super()._get_iterator()
         if self.num_workers and self._own_options.workers is WorkerKind.AUTO:
-            self._choose_kind()
+            kind, self._why_kind = choose_kind(self)
+            self._own_options = replace(self._own_options, workers=kind)
         if self.num_workers and not self._is_auto:
             self.check_worker_number_rationality()
         see_off_left_behind()
@@ -350,45 +347,15 @@ class DataLoader(TorchDataLoader[_T_co]):
         """As it was made; somebody who sets another num_workers later means that number."""
         return self._auto_workers is not None and self.num_workers == self._auto_workers
 
-    def _choose_kind(self) -> None:
-        """Once, of workers="auto": the user says that threads may share the data set, and what its samples do says whether they should."""
-        kind, self._why_kind = Kind.PROCESS, "of what was asked for, threads cannot do everything"
-        iterable = is_iterable_kind(self) or is_datapipe(self.dataset) or awaits(self.dataset)
-        if not (iterable or self._asks_for_more or self.worker_init_fn is not None or self.multiprocessing_context is not None):
-            probed = self._as_found.note(self.dataset, partial(probe, self.dataset))
-            self._why_kind = "its first samples do not tell what it does"
-            if probed is not None:
-                kind, self._why_kind = kind_for(probed.wall_s / probed.samples, probed.cpu_s / probed.samples, probed.draws)
-        self._own_options = replace(self._own_options, workers=WorkerKind.THREAD if kind is Kind.THREAD else WorkerKind.PROCESS)
-
-    @property
-    def _asks_for_more(self) -> bool:
-        """Than loading: what only a worker that can be ended gives."""
-        options = self._own_options
-        limits_s = (options.sample_timeout_s, options.stall_report_s)
-        by_default = (OWN_DEFAULTS["sample_timeout_s"], OWN_DEFAULTS["stall_report_s"])
-        return options.forgives or options.hedge or limits_s != by_default or self.timeout > 0
-
     def _autopilot(self, ranked: bool) -> Autopilot | None:
-        """Whoever decides how many workers there are, where that may change as it runs. Of an iterable data set the count says which
-        samples make which batch, so it is chosen once; and a loader that cannot be supervised in the loop's own process, but is asked
-        to be, or that gives its workers something to do first, loads nothing there."""
+        """Whoever decides how many workers there are, where that may change as it runs."""
         if not self._is_auto:
             return None
         if is_iterable_kind(self) or is_datapipe(self.dataset):
-            if not self._ledger.decided:
-                chosen = Setting(Kind.PROCESS, self.num_workers)
-                self._ledger.decided.append(Decided(0, str(chosen), chosen.workers, _STREAMS_STAY))
+            note_streams(self._ledger, self.num_workers)
             return None
         if self._pilot is None:
-            options = self._own_options
-            kind = Kind.THREAD if options.workers is WorkerKind.THREAD else Kind.PROCESS
-            limits = Limits(
-                inline=not (ranked or self._asks_for_more or self.worker_init_fn is not None), most=_places(kind), kinds=(kind,)
-            )
-            free = max(1, shared_cores(None, rank_cores())[0] - 1)  # what others of this process that are at work leave, less the loop's
-            first = INLINE if limits.inline else Setting(kind, min(limits.most, free))
-            self._pilot = Autopilot(self._ledger, options, rank_cores, limits, first, self._why_kind)
+            self._pilot = new_autopilot(self, ranked, self._why_kind)
         return self._pilot
 
     def _park(self, pool: Pool, next_epoch: NextEpoch | None, at_first: tuple[Any, ...]) -> None:
@@ -440,14 +407,6 @@ class DataLoader(TorchDataLoader[_T_co]):
             return self.multiprocessing_context, False
         by_default = torch.multiprocessing.get_start_method() == "forkserver"
         return torch.multiprocessing, by_default or self._fork_is_unsafe
-
-
-def _places(kind: Kind) -> int:
-    """For workers, each of which has some open files here, where they are processes; most of them are left to the user."""
-    if kind is Kind.THREAD:
-        return MOST_THREADS
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_PROCESSES if files < 0 else max(1, min(MOST_PROCESSES, files // 16))
 
 
 def _check_threads(dataset: Any, multiprocessing_context: Any) -> None:
