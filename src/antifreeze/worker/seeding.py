@@ -17,11 +17,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol
 
 from antifreeze.worker.generators import glance_at, global_generators, say_initial_seed
 from antifreeze.worker.hands import Dealer, mix, seed_at, seed_for_sample
+from antifreeze.worker.turns import has_floor, unless_given_up
 from antifreeze.worker.twister import Generator
 
 WARM_UP = 4
@@ -308,10 +310,14 @@ class KeptState:
             self._put_back()
 
     def end(self, seeded: bool = False) -> bool:
-        """Whether a generator had moved since `begin`, with nobody seeding it: it is as it was, and from now on seeded."""
+        """Whether a generator had moved since `begin`, with nobody seeding it: it is as it was, and from now on seeded. In a worker's
+        thread that has not the floor, it may be the loop that moved it: nothing is put back, and nothing is known."""
         if self._glance() == self._glanced:
             self._is_open = False
             return False
+        if not has_floor():
+            self._is_open = False
+            return True
         moved = self._put_back()
         if self.seeds is not None and not seeded:
             self.seeds.note_used(moved)
@@ -342,7 +348,8 @@ class KeptState:
 
     def _put_back(self) -> list[Generator]:
         moved = self._moved()
-        self.end_of(moved)
+        unless_given_up(partial(self.end_of, moved))
+        self._is_open = False
         return moved
 
     def _moved(self) -> list[Generator]:

@@ -12,7 +12,8 @@
    when it is told may draw from another's numbers: what had the floor meanwhile waits for them, and is loaded once more.
 4. Whoever has the floor and does not come back loses it when its thread is given up: the generators are put back at once. Should it
    come back later, it leaves them alone, and what it sees of them says nothing about the data set.
-5. A loader inside a sample: what has the floor lends it to its own workers.
+5. A loader inside a sample: what has the floor lends it to its own workers. One without workers puts the generators back only as long
+   as its thread has the floor.
 """
 
 from __future__ import annotations
@@ -278,14 +279,20 @@ def exclusively(call: Callable[[], Any]) -> Any:
         return call()
 
 
+def has_floor() -> bool:
+    """Whether nobody else moves the generators now, as far as that is ours to say: the loop's own code always has them."""
+    turn: Turn | None = getattr(_here, "turn", None)
+    return turn is None or turn.floor is not None
+
+
 def unless_given_up(call: Callable[[], Any]) -> None:
-    """For whoever puts generators back `exclusively`: they are not this thread's any more where it was given up meanwhile."""
+    """For whoever puts generators back `exclusively`: they are not this thread's any more where its turn was ended meanwhile."""
     turn: Turn | None = getattr(_here, "turn", None)
     if turn is None:
         call()
         return
     with _lock:
-        if not turn.given_up:
+        if turn.floor is not None:
             call()
 
 
