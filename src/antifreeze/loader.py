@@ -6,7 +6,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,37 +16,33 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from antifreeze import choices
 from antifreeze.delivery.asking import sampler_within
 from antifreeze.delivery.autopilot import Autopilot
-from antifreeze.delivery.claims import shared_cores
+from antifreeze.delivery.choosing import choose_kind, new_autopilot, note_streams
 from antifreeze.delivery.iterator import LoaderIterator
-from antifreeze.delivery.ledger import Decided, Ledger
+from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.likeness import attributes, likeness
 from antifreeze.delivery.next_epoch import NextEpoch
+from antifreeze.delivery.parking import Parking, end_pool
 from antifreeze.delivery.position import Cursor, check_fits, fresh_state
 from antifreeze.delivery.ranks import Ranks, made_at, watch_ranks
 from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.stream_ranks import StreamRanks, watch_stream_ranks
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import OptionError, OptionTypeError, StateMismatch
-from antifreeze.linux import missing, resource
+from antifreeze.linux import missing
 from antifreeze.living import living
 from antifreeze.options import OWN_DEFAULTS, Options, WorkerKind
 from antifreeze.plan.randomness import own_generators, set_generator_states
 from antifreeze.report import Report
 from antifreeze.slots.ring import Ring
-from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.process import see_off_left_behind
 from antifreeze.torch_private import TORCH_ARGUMENTS, TorchDataLoader, is_datapipe, is_iterable_kind
 from antifreeze.tuning.cores import auto_workers, rank_cores, usable_cores
-from antifreeze.tuning.probe import probe
-from antifreeze.tuning.setting import INLINE, MOST_PROCESSES, MOST_THREADS, Kind, Limits, Setting, kind_for
 from antifreeze.worker.as_found import AsFound
-from antifreeze.worker.awaiting import awaits
 from antifreeze.worker.turns import Usage
 
 _T_co = TypeVar("_T_co", covariant=True)
 _warned_of_platform = False
-_STREAMS_STAY = "the number of streams says which samples make which batch, so it is the cores less one, and stays"
 
 
 class DataLoader(TorchDataLoader[_T_co]):
@@ -165,7 +161,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         self._spare_ring: Ring | None = None
         self._auto_workers: int | None = None
         self._pilot: Autopilot | None = None
-        self._parked: _Parked | None = None
+        self._parking = Parking()
         self._resume_state: dict[str, Any] | None = None
         self._open_iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._latest_cursor: Cursor | None = None
@@ -202,7 +198,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         if not _platform_allows():
             return super()._get_iterator()
         if self.num_workers and self._own_options.workers is WorkerKind.AUTO:
-            self._choose_kind()
+            kind, self._why_kind = choose_kind(self)
+            self._own_options = replace(self._own_options, workers=kind)
         if self.num_workers and not self._is_auto:
             self.check_worker_number_rationality()
         see_off_left_behind()
@@ -235,7 +232,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             iterator.close()
         self._open_iterators.clear()
         self._iterator = None
-        self._end_parked()
+        self._parking.end()
         if self._spare_ring is not None:
             self._spare_ring.close()
             self._spare_ring = None
@@ -248,7 +245,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is a loader of its own: it shares no workers, no memory and no counts with this one."""
-        fresh = {"_ledger": Ledger(), "_traps": Traps(usable_cores), "_as_found": AsFound()}
+        fresh = {"_ledger": Ledger(), "_traps": Traps(usable_cores), "_as_found": AsFound(), "_parking": Parking()}
         return {
             **self.__dict__,
             **fresh,
@@ -260,7 +257,6 @@ class DataLoader(TorchDataLoader[_T_co]):
                     "_open_iterators",
                     "_latest_cursor",
                     "_pilot",
-                    "_parked",
                     "_generator_usage",
                 )
             ),
@@ -351,66 +347,27 @@ class DataLoader(TorchDataLoader[_T_co]):
         """As it was made; somebody who sets another num_workers later means that number."""
         return self._auto_workers is not None and self.num_workers == self._auto_workers
 
-    def _choose_kind(self) -> None:
-        """Once, of workers="auto": the user says that threads may share the data set, and what its samples do says whether they should."""
-        kind, self._why_kind = Kind.PROCESS, "of what was asked for, threads cannot do everything"
-        iterable = is_iterable_kind(self) or is_datapipe(self.dataset) or awaits(self.dataset)
-        if not (iterable or self._asks_for_more or self.worker_init_fn is not None or self.multiprocessing_context is not None):
-            probed = self._as_found.note(self.dataset, partial(probe, self.dataset))
-            self._why_kind = "its first samples do not tell what it does"
-            if probed is not None:
-                kind, self._why_kind = kind_for(probed.wall_s / probed.samples, probed.cpu_s / probed.samples, probed.draws)
-        self._own_options = replace(self._own_options, workers=WorkerKind.THREAD if kind is Kind.THREAD else WorkerKind.PROCESS)
-
-    @property
-    def _asks_for_more(self) -> bool:
-        """Than loading: what only a worker that can be ended gives."""
-        options = self._own_options
-        limits_s = (options.sample_timeout_s, options.stall_report_s)
-        by_default = (OWN_DEFAULTS["sample_timeout_s"], OWN_DEFAULTS["stall_report_s"])
-        return options.forgives or options.hedge or limits_s != by_default or self.timeout > 0
-
     def _autopilot(self, ranked: bool) -> Autopilot | None:
-        """Whoever decides how many workers there are, where that may change as it runs. Of an iterable data set the count says which
-        samples make which batch, so it is chosen once; and a loader that cannot be supervised in the loop's own process, but is asked
-        to be, or that gives its workers something to do first, loads nothing there."""
+        """Whoever decides how many workers there are, where that may change as it runs."""
         if not self._is_auto:
             return None
         if is_iterable_kind(self) or is_datapipe(self.dataset):
-            if not self._ledger.decided:
-                chosen = Setting(Kind.PROCESS, self.num_workers)
-                self._ledger.decided.append(Decided(0, str(chosen), chosen.workers, _STREAMS_STAY))
+            note_streams(self._ledger, self.num_workers)
             return None
         if self._pilot is None:
-            options = self._own_options
-            kind = Kind.THREAD if options.workers is WorkerKind.THREAD else Kind.PROCESS
-            limits = Limits(
-                inline=not (ranked or self._asks_for_more or self.worker_init_fn is not None), most=_places(kind), kinds=(kind,)
-            )
-            free = max(1, shared_cores(None, rank_cores())[0] - 1)  # what others of this process that are at work leave, less the loop's
-            first = INLINE if limits.inline else Setting(kind, min(limits.most, free))
-            self._pilot = Autopilot(self._ledger, options, rank_cores, limits, first, self._why_kind)
+            self._pilot = new_autopilot(self, ranked, self._why_kind)
         return self._pilot
 
     def _park(self, pool: Pool, next_epoch: NextEpoch | None, at_first: tuple[Any, ...]) -> None:
-        """Workers that wait for the next epoch, or load the beginning of it already; they end with the loader. `at_first`: attributes of
-        the data set when this epoch began. Where the loop has changed one since, the copies that the workers have are old."""
-        if self._parked is not None or at_first != self._attributes():
-            _end_pool(pool.crew, pool.ring)
+        """`at_first`: attributes of the data set when this epoch began. Where the loop has changed one since, the copies that the workers
+        have are old."""
+        if at_first == self._attributes():
+            self._parking.take_in(pool, next_epoch, self._looks())
         else:
-            end = weakref.finalize(self, _end_pool, pool.crew, pool.ring)
-            self._parked = _Parked(pool, next_epoch, end, self._looks())
+            end_pool(pool.crew, pool.ring)
 
     def _take_parked(self) -> tuple[Pool | None, NextEpoch | None]:
-        parked = self._parked
-        if parked is not None and (parked.pool.crew.owner_pid != os.getpid() or parked.pool.closed or parked.of != self._looks()):
-            self._end_parked()  # the copies that these workers have are not what the data set is now
-            return None, None
-        self._parked = None
-        if parked is None:
-            return None, None
-        parked.end.detach()
-        return parked.pool, parked.next_epoch
+        return self._parking.try_give(self._looks)
 
     def _looks(self) -> tuple[Any, ...]:
         """What workers have a copy of, as far as a short look tells it from another one."""
@@ -422,13 +379,6 @@ class DataLoader(TorchDataLoader[_T_co]):
             return ()
         with self._as_found.hidden():
             return attributes(self.dataset)
-
-    def _end_parked(self) -> None:
-        parked, self._parked = self._parked, None
-        if parked is not None and parked.end.detach() is not None:
-            if parked.next_epoch is not None:
-                parked.next_epoch.forget()
-            _end_pool(parked.pool.crew, parked.pool.ring)
 
     def _borrow_ring(self) -> Ring:
         ring, self._spare_ring = self._spare_ring, None
@@ -457,31 +407,6 @@ class DataLoader(TorchDataLoader[_T_co]):
             return self.multiprocessing_context, False
         by_default = torch.multiprocessing.get_start_method() == "forkserver"
         return torch.multiprocessing, by_default or self._fork_is_unsafe
-
-
-@dataclass(frozen=True)
-class _Parked:
-    """A pool between two epochs; `of` is what its data set was like."""
-
-    pool: Pool
-    next_epoch: NextEpoch | None
-    end: weakref.finalize[Any, Any]
-    of: tuple[Any, ...]
-
-
-def _end_pool(crew: Crew, ring: Ring) -> None:
-    try:
-        crew.close()
-    finally:
-        ring.close()
-
-
-def _places(kind: Kind) -> int:
-    """For workers, each of which has some open files here, where they are processes; most of them are left to the user."""
-    if kind is Kind.THREAD:
-        return MOST_THREADS
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_PROCESSES if files < 0 else max(1, min(MOST_PROCESSES, files // 16))
 
 
 def _check_threads(dataset: Any, multiprocessing_context: Any) -> None:

@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -218,12 +218,13 @@ def collate_in_thread(samples: Any) -> Any:
     return _collate.collate(samples, collate_fn_map=functions)
 
 
-def _stack_plainly(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
+def _stack_plainly(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """Samples in a list or a tuple; of anything else torch.stack says what it says without us."""
     first = batch[0]
     if first.is_nested or first.layout is not torch.strided or any(getattr(tensor, "requires_grad", False) for tensor in batch):
         return _collate_tensors(batch, collate_fn_map=collate_fn_map)
     # as torch's own in a worker: the first sample's dtype is the batch's
-    return torch.stack(list(batch), 0, out=first.new_empty((len(batch), *first.shape)))
+    return torch.stack(batch, 0, out=first.new_empty((len(batch), *first.shape)))
 
 
 def accelerator_for_pinning() -> str | None:

@@ -56,6 +56,7 @@ NOT_IN_PURE_FILES = ("os", "time", "multiprocessing", "torch")
 
 MAY_START_OR_KILL = (
     "supervisor/process.py",
+    "supervisor/by_context.py",
     "supervisor/clean_server.py",
     "supervisor/nursery.py",
     "worker/server.py",

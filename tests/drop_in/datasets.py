@@ -100,6 +100,13 @@ class OwnBatch(Squares):
         return {"indices": tuple(indices), "sum": torch.tensor(indices).sum()}
 
 
+class StackedBatch(Squares):
+    """Its `__getitems__` has stacked the samples already: for a collate function that hands them on, and none that stacks."""
+
+    def __getitems__(self, indices: list[int]) -> torch.Tensor:
+        return torch.stack([self[index][0] for index in indices])
+
+
 class NoGetItems(Squares):
     __getitems__ = None
 

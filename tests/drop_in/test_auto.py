@@ -354,7 +354,7 @@ def test_where_no_worker_can_be_started_the_loop_loads_and_says_why() -> None:
 
 
 def pids(loader: DataLoader[Any]) -> list[int]:
-    pool = loader._parked.pool if loader._parked is not None else None
+    pool = loader._parking.pool
     assert isinstance(pool, Pool)
     return [worker.pid for worker in pool.crew.workers if worker is not None]
 

@@ -41,6 +41,7 @@ from .datasets import (
     Sharded,
     SizedCount,
     Squares,
+    StackedBatch,
     WholeBatch,
 )
 
@@ -121,6 +122,8 @@ DATA_SETS = [
     Case("__getitems__ gets whole batches", WholeBatch, lambda _: {"batch_size": 4}),
     Case("__getitems__ gets the batch sampler's own type", WholeBatch, lambda _: {"batch_sampler": [(1, 2, 3), (4,)]}),
     Case("__getitems__ gives what collate takes", OwnBatch, lambda _: {"batch_size": 4, "collate_fn": lambda batch: batch}),
+    Case("__getitems__ gives one tensor", StackedBatch, lambda _: {"batch_size": 4, "collate_fn": lambda batch: batch}),
+    Case("__getitems__ gives one tensor, default collate", StackedBatch, lambda _: {"batch_size": 4}),
     Case("__getitems__ is not asked without batches", WholeBatch, lambda _: {"batch_size": None}),
     Case("__getitems__ is None", NoGetItems, lambda _: {"batch_size": 4}),
     Case("Subset", lambda: Subset(Squares(), [7, 1, 1, 3]), lambda _: {"batch_size": 3}),
@@ -202,7 +205,11 @@ COLLATES = [
     Case("gives numpy", Squares, lambda _: {"batch_size": 3, "collate_fn": lambda samples: np.stack([x for x, _ in samples])}),
 ]
 
-EXPECTED_ERRORS = {"an empty batch, default collate", "__getitems__ gets the batch sampler's own type"}
+EXPECTED_ERRORS = {
+    "an empty batch, default collate",
+    "__getitems__ gets the batch sampler's own type",
+    "__getitems__ gives one tensor, default collate",
+}
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -289,6 +289,63 @@ def test_one_that_comes_back_late_says_nothing_about_random_numbers() -> None:
     loader.close()
 
 
+@pytest.mark.parametrize("stuck_in", [0, 30], ids=["first batches", "later ones"])
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_loader_inside_one_that_comes_back_late_leaves_the_random_generators_alone(draws: bool, stuck_in: int) -> None:
+    over = threading.Event()
+
+    def within(outer: int, inner: int) -> float:
+        if outer == 5 and inner == stuck_in:
+            over.wait(60)
+        return inner + draws * random.random()
+
+    def sample(index: int) -> int:
+        return index + 0 * len(list(DataLoader(Made(lambda inner: within(index, inner), 40), 2)))
+
+    random.seed(3)
+    expected = [random.random() for _ in range(2)]
+    random.seed(3)
+    loader = threaded(sample, on_bad_sample="skip", sample_timeout_s=0.8)
+    try:
+        assert indices(loader) == [index for index in range(20) if index != 5]
+        drawn = [random.random()]
+    finally:
+        over.set()
+        loader.close()
+    wait_until(lambda: not any("antifreeze-worker" in thread.name for thread in threading.enumerate()))
+    assert [*drawn, random.random()] == expected, "what it puts back when it comes back would be the numbers of long ago"
+
+
+def test_a_loader_inside_a_sample_that_has_not_the_floor_leaves_the_loops_numbers_alone() -> None:
+    """With a generator of its own it draws nothing, so that once that is known its sample runs while the loop does."""
+    inside, drawn_meanwhile = threading.Event(), threading.Event()
+
+    def within(index: int) -> int:
+        if index == 6 and inside_of[-1] == 5:
+            inside.set()
+            drawn_meanwhile.wait(20)
+        return index
+
+    inside_of: list[int] = []
+    inner = DataLoader(Made(within, 8), 2, generator=torch.Generator())
+
+    def sample(index: int) -> int:
+        inside_of.append(index)
+        return index + 0 * len(list(inner))
+
+    random.seed(3)
+    expected = [random.random() for _ in range(5)]
+    random.seed(3)
+    drawn = []
+    with threaded(sample, num_workers=1) as loader:
+        for _ in loader:
+            assert inside.wait(20)
+            drawn.append(random.random())
+            drawn_meanwhile.set()
+        assert not loader.report().taking_turns
+    assert drawn == expected
+
+
 class Loops(Numbers):
     def __iter__(self) -> Iterator[Any]:
         for number, _ in super().__iter__():

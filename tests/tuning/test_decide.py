@@ -290,7 +290,7 @@ def test_a_single_bad_window_is_no_reason_to_give_a_setting_up() -> None:
     tuner, now, tried = Tuner(Limits(inline=False), processes(2)), processes(2), 0
     for _ in range(100):
         tried += now == processes(4)
-        rate = 1300 if now == processes(4) and tried == 1 else 500 * now.workers
+        rate = 1400 if now == processes(4) and tried == 1 else 500 * now.workers
         now = tuner.decide(seen(now, **BUSY, samples=rate)).setting
     assert tuner.home == processes(4)
 

@@ -110,7 +110,7 @@ def test_workers_that_wait_for_something_outside_need_no_cores() -> None:
 
 
 def test_auto_begins_with_what_a_loader_that_is_at_work_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antifreeze.loader.rank_cores", lambda: 8)
+    monkeypatch.setattr("antifreeze.delivery.choosing.rank_cores", lambda: 8)
     given: dict[str, Any] = {"num_workers": "auto", "stall_report_s": 29.0}
     with DataLoader(Busy(), 4, num_workers=3) as train, DataLoader(range(32), 4, **given) as validation:
         iterator = iter(train)

@@ -10,7 +10,8 @@ import pytest
 from antifreeze.worker import turns as floor
 from antifreeze.worker.failure import ThreadEnded
 from antifreeze.worker.journal import ROW_WORDS, JournalRow
-from antifreeze.worker.turns import FALSE_ALARMS, Of, ThreadSeeds, Turn, Turns, Usage
+from antifreeze.worker.thread_seeds import ThreadSeeds
+from antifreeze.worker.turns import FALSE_ALARMS, Of, Turn, Turns, Usage
 
 
 class Numbers:

@@ -1,6 +1,6 @@
 """The iterator behind `for batch in loader`: draws the plan, keeps batches in flight, delivers them in order.
 
-    plan ──draw──▶ planned ahead (indices only) ──submit──▶ in flight (slots) ──▶ repaired if rows are bad ──▶ the user
+    plan ──draw──▶ planned ahead (indices only) ──submit──▶ in flight (slots) ──arrivals.py──▶ handing_over.py ──▶ the user
 
 1. The sampler is advanced exactly as far as torch advances it: prefetch_factor × num_workers batches at the start, then one for
    each batch delivered. (With on_bad_sample other than "raise": LOOK_AHEAD batches, so that what moves up does not depend on workers.)
@@ -14,19 +14,20 @@ from __future__ import annotations
 import time
 import weakref
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from antifreeze import spans
+from antifreeze.delivery.arrivals import Arrivals
 from antifreeze.delivery.asking import Asked
 from antifreeze.delivery.bad_samples import BadSampleDesk
-from antifreeze.delivery.batches import build, size_of, size_within
+from antifreeze.delivery.batches import size_of, size_within
 from antifreeze.delivery.beginning import begin_among_ranks, begin_map, begin_streams, hosts
 from antifreeze.delivery.claims import FixedClaim
 from antifreeze.delivery.device import DeviceFeed
 from antifreeze.delivery.device_queue import DeviceQueue
-from antifreeze.delivery.flights import Flights, InFlight
+from antifreeze.delivery.flights import Flights
 from antifreeze.delivery.handing_over import HandOver
 from antifreeze.delivery.job import Seeding, job_of
 from antifreeze.delivery.ledger import Ledger, LoopClock
@@ -52,7 +53,7 @@ from antifreeze.slots.ring import Ring
 from antifreeze.supervisor import telling
 from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.pool import Pool
-from antifreeze.supervisor.tasks import Batch, Phase
+from antifreeze.supervisor.tasks import Phase
 from antifreeze.torch_private import BaseIterator, is_iterable_kind, is_profiling, seed_datapipe
 from antifreeze.worker.seeding import task_key
 from antifreeze.worker.task import FetchError
@@ -117,6 +118,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._claim = FixedClaim(workers, self._clock, self._ledger.costs) if auto is None and workers else None
         self._repair = self._make_repair()
         self._hand_over = self._make_hand_over()
+        self._arrivals = self._make_arrivals()
         self._finalizer = self._finalizing(loader)
         self._begin_first(loader, source if seeded else None, resume, state, goes_on=parked is not None)
 
@@ -214,6 +216,20 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             pins=self._pin_memory,
             pin_device=self._pin_memory_device,
             feeds_from_pinned=self._feeds_from_pinned,
+        )
+
+    def _make_arrivals(self) -> Arrivals:
+        return Arrivals(
+            self._flights,
+            self._repair,
+            self._hand_over,
+            self._traps,
+            self._ranks,
+            self._shape,
+            self._loader_ref,
+            workers=self._num_workers,
+            timeout_s=self._timeout or None,
+            budget_bytes=self._options.memory_budget_bytes,
         )
 
     def _borrow_ring(self, loader: Any) -> Ring:
@@ -397,13 +413,11 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 made = self._flights.take_made()
                 if made is not None:
                     return self._hand_over_made(*made)
-            while True:
-                flight, batch = self._next_resolved()
-                if (flight.moved_up or flight.cut) and batch.phase is not Phase.FAILED and not self._repair.shorten(flight, batch):
-                    continue
-                if batch.phase is not Phase.HOLED or self._repair.repair(flight, batch):
-                    break
-            data, size = (in_stage("hand over", self._deliver) if self._watched else self._deliver)(flight, batch)
+            arrived = self._arrivals.next(self._watched)
+            if arrived is None:
+                self._end_or_raise()
+            batch, deliver = arrived[1], self._arrivals.deliver
+            data, size = (in_stage("hand over", deliver) if self._watched else deliver)(*arrived)
             samples = batch.rows - batch.short_by - len(batch.bad_rows) if self._map else batch.rows_loaded
             return self._hand_over.give(data, samples, size, self.pool)
         except Exception as error:
@@ -484,32 +498,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         size = size if size or budget is None else size_within(budget, data)
         return self._hand_over.give_made(data, rows, size, self.pool)
 
-    def _next_resolved(self) -> tuple[InFlight, Batch]:
-        """The next batch in order (or any, where order does not matter) that is no longer loading; StopIteration at the end."""
-        while True:
-            if not self._num_workers:
-                self._flights.go_on()
-            if not self._flights.in_flight and not (self._ranks is not None and self._flights.repeat_some(self._ranks)):
-                self._end_or_raise()
-            wait = in_stage("wait for workers", self.pool.wait_resolved) if self._watched else self.pool.wait_resolved
-            batch = wait(self._flights.pick, self._flights.waiting_for, self._timeout or None)
-            flight = self._flights.in_flight[batch.number]
-            if batch.left_out or batch.stops_with is not None:
-                self._repair.account_for_left_out(flight, batch)
-            if flight.ahead and batch.phase is not Phase.READY:
-                flight.ahead = False  # loaded before its epoch began: an error must be one of its epoch
-                self.pool.reload(batch.number, self.pool.contents[batch.number].indices, batch.rows)
-                continue
-            if batch.phase is not Phase.EMPTY:
-                return flight, batch
-            assert flight.stream is not None
-            self._flights.stream_plan.end(flight.stream)
-            assert self.cursor.streams is not None
-            self.cursor.streams = self.cursor.streams.ended(flight.stream)
-            self._flights.let_go(flight, batch)
-            self._flights.submit()
-
-    def _end_or_raise(self) -> None:
+    def _end_or_raise(self) -> NoReturn:
         self._clock.ending()
         if self._flights.planned and isinstance(self._flights.planned[0], BaseException):
             error = self._flights.planned.popleft()
@@ -525,37 +514,6 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if not self._map:
             self._repair.check_at_the_end()
         raise StopIteration
-
-    def _deliver(self, flight: InFlight, batch: Batch) -> tuple[Any, int]:
-        try:
-            if batch.phase is Phase.FAILED:
-                self.pool.ring.give_back(batch.slot)
-                row = min(batch.errors)
-                number = self.pool.contents[batch.number].number
-                raise self._hand_over.to_raise(flight.planned, row, batch.errors.pop(row), number)
-            if self._shape.splits and batch.parcel_bytes is not None:
-                self._remember_no_rows()
-            if batch.parcel_bytes is not None and batch.number in self.pool.collated:
-                self.pool.ring.give_back(batch.slot)
-                collated = self.pool.collated.pop(batch.number)
-                if not self._auto_collation:
-                    self._traps.handed_out(collated)
-                return collated, size_within(self._options.memory_budget_bytes, collated)
-            if flight.stream is not None and self._num_workers > 1:  # of what is handed over as it is there are no bytes to compare
-                size = batch.parcel_bytes or self.pool.layouts[batch.layout or 0].offsets(batch.rows)[-1]
-                self._traps.first_of_stream(flight.stream, memoryview(self.pool.ring.arena.map(batch.slot, size))[:size])
-            return build(batch, self.pool.layouts, self.pool.ring)
-        finally:
-            self._flights.note_delivered(flight, batch)
-            self._flights.let_go(flight, batch, slot=False)
-            if self._num_workers and not self._flights.inline:
-                self._flights.go_on()
-
-    def _remember_no_rows(self) -> None:
-        self._flights.whole_only = True
-        loader = self._loader_ref()
-        if loader is not None:
-            loader._rows_failed = True
 
     def waiting_now(self) -> str | None:
         """What everybody is doing, where the loop waits at this moment; may be asked from a signal handler."""

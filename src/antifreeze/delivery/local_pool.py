@@ -201,7 +201,7 @@ class LocalPool:
 
     def _run_kept(self, call: Callable[[], Any]) -> Any:
         """With the process's generators put back afterwards; a loader inside a worker's thread has them for itself meanwhile."""
-        return exclusively(partial(self._kept.run, call)) if in_worker_thread() else self._kept.run(call)
+        return exclusively(partial(self._kept.run, call, in_turn=True)) if in_worker_thread() else self._kept.run(call)
 
     def open_streams(self, starts: list[StreamStart]) -> None:
         for start in starts:

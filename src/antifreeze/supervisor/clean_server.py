@@ -15,6 +15,8 @@ from typing import Any
 from antifreeze.descriptors import Held
 from antifreeze.errors import WorkerStartFailed
 from antifreeze.supervisor.mother_line import MotherLine
+from antifreeze.supervisor.process import KILL_S, Exit
+from antifreeze.worker.main import WorkerSpec
 
 START_S = 60.0
 _server: CleanServer | None = None
@@ -82,6 +84,32 @@ class PickledSpec:
         self.key = uuid.uuid4().hex
         with spec.as_found.hidden():
             self.content = cloudpickle_dumps(spec)
+
+
+class ByServer:
+    """Forked by the clean server, which never had a thread of ours."""
+
+    pid, pidfd = 0, -1
+    is_from_server = True
+
+    def __init__(self, spec: PickledSpec) -> None:
+        self._spec = spec
+
+    def start(self, spec: WorkerSpec, worker_end: socket.socket, held: Held) -> None:
+        self._server = clean_server()
+        self.pid, self.pidfd = self._server.start_worker(self._spec, spec.worker_id, worker_end.fileno(), held)
+
+    def exit(self) -> Exit:
+        return Exit(*self._server.exit_of(self.pid, KILL_S))
+
+    def undo(self) -> None:
+        """Its line is closed: it ends by itself, and the server reaps it."""
+
+    def disown(self) -> bool:
+        return False
+
+    def mend(self) -> None:
+        pass  # all it has is held
 
 
 def cloudpickle_dumps(value: Any) -> bytes:

@@ -19,8 +19,9 @@ from typing import Any
 from antifreeze.descriptors import Held
 from antifreeze.linux import on_fork
 from antifreeze.living import living
+from antifreeze.supervisor.by_context import forget_process, start_process
 from antifreeze.supervisor.mother_line import MotherLine
-from antifreeze.supervisor.process import ASK_S, KILL_S, Exit, forget_process, start_process
+from antifreeze.supervisor.process import ASK_S, KILL_S, Exit
 from antifreeze.worker.main import WorkerSpec
 from antifreeze.worker.nursery import run_nursery
 
@@ -148,6 +149,8 @@ class Nursery(MotherLine):
 class ByNursery:
     """A worker that waited in its cradle."""
 
+    is_from_server = False
+
     def __init__(self, nursery: Nursery, newborn: Newborn) -> None:
         self._nursery = nursery
         self._newborn = newborn
@@ -168,6 +171,9 @@ class ByNursery:
     def undo(self) -> None:
         """Its line is closed: it ends by itself, and the nursery reaps it."""
         self._newborn.refuse()
+
+    def disown(self) -> bool:
+        return False
 
     def mend(self) -> None:
         pass  # all it has is held

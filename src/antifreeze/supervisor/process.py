@@ -1,34 +1,30 @@
-"""Starting and ending worker processes: the only file that does either (the clean server itself aside).
+"""One worker's process, from before its start until it is reaped: whoever starts it (by_context.py, clean_server.py, nursery.py), it is
+ended here.
 
     parent ── socket ── worker         one pair each; the parent keeps the worker's end too, to take back what was not read
     parent ── lifeline ─▶ worker       a pipe; when the parent's end closes, the kernel kills the worker
     pidfd of the worker ─▶ parent      readable when the worker has ended, whatever the way
 
-1. A worker is not daemonic, so it may have workers of its own; it ends with its parent all the same.
-2. `end_all` ends any number of workers in parallel within ASK_S + TERM_S + KILL_S: asked, then SIGTERM, then SIGKILL.
-3. After a fork, the child lets go of every descriptor of its parent's workers.
-4. One that even SIGKILL does not end is left behind; when it has ended after all, it is reaped by whatever loader of this process is
+1. `end_all` ends any number of workers in parallel within ASK_S + TERM_S + KILL_S: asked, then SIGTERM, then SIGKILL.
+2. After a fork, the child lets go of every descriptor of its parent's workers, but for the end of the line that is its own.
+3. One that even SIGKILL does not end is left behind; when it has ended after all, it is reaped by whatever loader of this process is
    begun, waits or is closed next (or by the system, when this process ends).
 """
 
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
-import pickle
 import select
 import signal
 import socket
-import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.reduction import ForkingPickler
-from typing import Any, Protocol
+from typing import Protocol
 
 from antifreeze.channel.channel import Channel, channel_pair
 from antifreeze.channel.messages import Message, Stop, Welcome
@@ -36,11 +32,8 @@ from antifreeze.descriptors import Held, Seen
 from antifreeze.errors import WorkerStartFailed
 from antifreeze.linux import on_fork, resource
 from antifreeze.living import living
-from antifreeze.slots.ring import mark_own_fork
-from antifreeze.supervisor.clean_server import PickledSpec, clean_server, cloudpickle_dumps
 from antifreeze.supervisor.observe import catches, kept_from, process_state
-from antifreeze.supervisor.unpicklable import name_culprit
-from antifreeze.worker.main import STACK_SIGNAL, WorkerSpec, run_worker
+from antifreeze.worker.main import STACK_SIGNAL, WorkerSpec
 
 ASK_S = 0.5
 TERM_S = 0.5
@@ -50,9 +43,8 @@ STACKS_S, STACKS_STARVED_S = 0.3, 2.0
 """What a worker has to write its stacks; and where it stands in the queue for a core."""
 
 _ours: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
-_started: weakref.WeakSet[Any] = weakref.WeakSet()
-_starting = threading.Lock()
 _left_behind: set[int] = set()
+_kept_by_child: socket.socket | None = None
 
 
 @dataclass(frozen=True)
@@ -75,10 +67,11 @@ class Exit:
 
 
 class Born(Protocol):
-    """A process that is started, by whatever way."""
+    """A process that is started, by whatever way: by_context.py, clean_server.py and nursery.py have one each."""
 
     pid: int
     pidfd: int
+    is_from_server: bool
 
     def start(self, spec: WorkerSpec, worker_end: socket.socket, held: Held) -> None:
         """It uses that end of the line; its pidfd is held."""
@@ -89,121 +82,11 @@ class Born(Protocol):
     def undo(self) -> None:
         """The start was broken off: what there is of it ends."""
 
+    def disown(self) -> bool:
+        """Nobody shall wait for it any more; whether it is this process's own child, which nobody else reaps."""
+
     def mend(self) -> None:
         """Lets go of what somebody else has closed."""
-
-
-class ByContext:
-    """Started by a multiprocessing context: fork, spawn, forkserver, or the user's own."""
-
-    pid, pidfd = 0, -1
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self._processes: list[Any] = []  # one, or none if its start failed
-
-    def start(self, spec: WorkerSpec, worker_end: socket.socket, held: Held) -> None:
-        with nullcontext() if self._context.get_start_method() == "fork" else spec.as_found.hidden():
-            self._start_somehow(spec, worker_end)
-        self.pid = int(self._process.pid)
-        self._seen = Seen(self._process.sentinel)
-        with start_failures(f"worker {spec.worker_id}"):
-            self.pidfd = held.open(os.pidfd_open, self.pid)
-
-    def _start_somehow(self, spec: WorkerSpec, worker_end: socket.socket) -> None:
-        try:
-            self._start(spec, spec, worker_end)
-        except (TypeError, AttributeError, pickle.PicklingError) as error:
-            # lambdas, and classes of functions and notebooks, go by value
-            try:
-                by_value = cloudpickle_dumps(spec)
-            except Exception:
-                raise name_culprit(error, spec.picklable_parts(), dumps=ForkingPickler.dumps) from error
-            self._start(spec, by_value, worker_end)
-
-    @property
-    def _process(self) -> Any:
-        return self._processes[-1]
-
-    def undo(self) -> None:
-        for process in self._processes:
-            if process._popen is not None:
-                process.kill()
-                process.join(KILL_S)
-                forget_process(process)
-
-    def mend(self) -> None:
-        popen = self._process._popen
-        if popen is not None and not self._seen.is_whole():
-            popen.finalizer.cancel()  # it would close numbers that may be somebody else's by now
-
-    def _peak_bytes(self) -> int | None:
-        popen = self._process._popen
-        if popen is None or popen.returncode is not None:
-            return None
-        try:
-            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
-        except ChildProcessError:
-            return None  # of a fork server
-        if pid == 0:
-            return None
-        popen.returncode = os.waitstatus_to_exitcode(status)  # as multiprocessing would have noted it
-        return usage.ru_maxrss * 1024
-
-    def exit(self) -> Exit:
-        peak_bytes = self._peak_bytes()
-        self._process.join(timeout=0.05)
-        code: int | None = self._process.exitcode
-        self.forget()
-        return Exit(code, peak_bytes)
-
-    def forget(self) -> None:
-        forget_process(self._process)
-
-    def _start(self, spec: WorkerSpec, sent: WorkerSpec | bytes, worker_end: socket.socket) -> None:
-        name = f"worker {spec.worker_id}"
-        start_process(self._processes, self._context, run_worker, (sent, worker_end), name, worker_end)
-
-
-def start_process(
-    owner: list[Any], context: Any, target: Callable[..., None], args: tuple[Any, ...], name: str, kept: socket.socket | None = None
-) -> None:
-    """A child that is no daemon, and belongs to its owner before it is there; where it is forked, it lets go of all that belongs to the
-    parent's workers but for `kept`."""
-    global _kept_by_child
-    see_off_left_behind()
-    process = context.Process(target=target, args=args, name=f"antifreeze-{name.replace(' ', '-')}")
-    owner.append(process)
-    process.daemon = False
-    _started.add(process)
-    current = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-    with _starting:
-        _kept_by_child = kept
-        # multiprocessing refuses children to daemonic processes because they might outlive them; ours cannot
-        daemonic = current.pop("daemon", None)
-        mark_own_fork(True)
-        # a Ctrl-C just now is the parent's; the child lets it through again once it ignores it
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            with start_failures(name):
-                _see_that_there_is_room()
-                process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            mark_own_fork(False)
-            _kept_by_child = None
-            if daemonic is not None:
-                current["daemon"] = daemonic
-
-
-def _see_that_there_is_room() -> None:
-    """multiprocessing makes two pipes, and leaves the first one open for ever where there is no room for the second."""
-    room = Held()
-    try:
-        room.open_pipe()
-        room.open_pipe()
-    finally:
-        room.close()
 
 
 @contextmanager
@@ -215,40 +98,10 @@ def start_failures(name: str) -> Iterator[None]:
         raise WorkerStartFailed(f"{name} could not be started: {error}; {_limits()}") from error
 
 
-def forget_process(process: Any) -> None:
-    """Of multiprocessing's: it has ended, or nobody shall wait for it."""
-    popen = process._popen
-    if popen is not None:
-        popen.close()  # its sentinel is a descriptor, which would wait for the garbage collector
-    multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
-
-
 def _limits() -> str:
     processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return f"this process may have {files} open files (ulimit -n) and its user {processes} processes (ulimit -u)"
-
-
-class ByServer:
-    """Forked by the clean server, which never had a thread of ours."""
-
-    pid, pidfd = 0, -1
-
-    def __init__(self, spec: PickledSpec) -> None:
-        self._spec = spec
-
-    def start(self, spec: WorkerSpec, worker_end: socket.socket, held: Held) -> None:
-        self._server = clean_server()
-        self.pid, self.pidfd = self._server.start_worker(self._spec, spec.worker_id, worker_end.fileno(), held)
-
-    def exit(self) -> Exit:
-        return Exit(*self._server.exit_of(self.pid, KILL_S))
-
-    def undo(self) -> None:
-        """Its line is closed: it ends by itself, and the server reaps it."""
-
-    def mend(self) -> None:
-        pass  # all it has is held
 
 
 class WorkerProcess:
@@ -328,13 +181,12 @@ class WorkerProcess:
 
     def disown(self) -> None:
         """It cannot be ended: nobody shall wait for it, not even multiprocessing at exit."""
-        if isinstance(self._born, ByContext):
-            self._born.forget()
+        if self._born.disown():
             _left_behind.add(self.pid)
 
     @property
     def is_from_server(self) -> bool:
-        return isinstance(self._born, ByServer)
+        return self._born.is_from_server
 
     def take_back(self) -> list[Message]:
         """The packets that the worker has not read; the kernel gives each to one reader only. Before it is ready, none: the
@@ -472,16 +324,14 @@ def _wait_gone(workers: list[WorkerProcess], limit_s: float) -> list[WorkerProce
     return list(by_descriptor.values())
 
 
-_kept_by_child: socket.socket | None = None
+def keep_in_child(end: socket.socket | None) -> None:
+    """Said by whoever forks, one at a time: the end of a line that the child uses itself."""
+    global _kept_by_child
+    _kept_by_child = end
 
 
 def _after_fork_in_child() -> None:
-    """Every descriptor of the parent's workers goes, but for the end that the new worker itself uses."""
-    global _starting
-    _starting = threading.Lock()  # it was held by the thread that forked, which is not here
     _left_behind.clear()
-    # a plain fork inherits multiprocessing's list of children, and would wait for what are not its own at its exit
-    multiprocessing.process._children.difference_update(_started)  # type: ignore[attr-defined]
     for worker in living(_ours):
         worker.let_go(keep_worker_end=_kept_by_child in worker._ends)
     _ours.clear()

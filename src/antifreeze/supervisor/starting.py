@@ -15,10 +15,11 @@ from typing import Any
 
 from antifreeze.events import Happening
 from antifreeze.supervisor.acting import Hands
-from antifreeze.supervisor.clean_server import PickledSpec, cloudpickle_dumps
+from antifreeze.supervisor.by_context import ByContext
+from antifreeze.supervisor.clean_server import ByServer, PickledSpec, cloudpickle_dumps
 from antifreeze.supervisor.crew import AnyWorker
 from antifreeze.supervisor.nursery import FORKED_HERE, ByNursery, Newborn, Nursery, pays_for
-from antifreeze.supervisor.process import Born, ByContext, ByServer, WorkerProcess, start_failures
+from antifreeze.supervisor.process import Born, WorkerProcess, start_failures
 from antifreeze.supervisor.threads import WorkerThread
 from antifreeze.supervisor.unpicklable import name_culprit
 from antifreeze.supervisor.workshop import Workshop

@@ -29,7 +29,7 @@ import torch
 from antifreeze.errors import LoadingError
 from antifreeze.naming import shown
 from antifreeze.plan.given import Given, as_given
-from antifreeze.slots.layout import Irregular, RowLayout
+from antifreeze.slots.layout import Irregular
 from antifreeze.torch_private import default_convert
 from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.gather import Gather, gather_of
@@ -405,7 +405,7 @@ class MapFetcher:
         good = [number for number in range(len(samples)) if task.first_row + number not in failures] if failures else None
         rows = self._maker.may_write_rows and self._maker.rows_pay and isinstance(samples, list) and len(samples) == len(task.indices)
         if rows and good != [] and samples:
-            layout = self._write_as_rows(task, samples, good)
+            layout = self._maker.write_as_rows(task, samples, good)
             if layout is not None:
                 return Rows(layout, len(samples), failures, fetched - began, time.perf_counter_ns() - fetched)
         if self._none_is_bad and not failures:
@@ -427,26 +427,3 @@ class MapFetcher:
                     raise wrapped
                 failures[row] = wrapped.failure
         return failures
-
-    def _write_as_rows(self, task: Task, samples: list[Any], good: list[int] | None) -> RowLayout | None:
-        """The layout they were written by; None where they are no rows."""
-        first = samples[good[0] if good else 0]
-        likely = self._maker.likely_layout(first, task.batch_rows)
-        if likely is not None and self._try_write(task, likely, samples, good):
-            return likely
-        layout = self._maker.layout_of(first, task.batch_rows)
-        if layout is not None and layout is not likely and self._try_write(task, layout, samples, good):
-            return layout
-        return None
-
-    def _try_write(self, task: Task, layout: RowLayout, samples: list[Any], good: list[int] | None) -> bool:
-        self._journal.stage(Stage.WRITE)
-        try:
-            if good is None:
-                self._maker.write_rows(task, layout, samples, task.first_row)
-            else:
-                for number in good:
-                    self._maker.write_rows(task, layout, [samples[number]], task.first_row + number)
-        except Irregular:
-            return False  # torch's own collate has the last word
-        return True

@@ -64,6 +64,29 @@ class SampleMaker:
         """As far as the samples so far tell."""
         return not self._has_looked if self._last_layout is None else self._last_layout.row_bytes >= LARGE_ROW_BYTES
 
+    def write_as_rows(self, task: Task, samples: list[Any], good: list[int] | None) -> RowLayout | None:
+        """The layout by which they were written (those of these numbers; None: all); None where they are no rows."""
+        first = samples[good[0] if good else 0]
+        likely = self.likely_layout(first, task.batch_rows)
+        if likely is not None and self._try_write(task, likely, samples, good):
+            return likely
+        layout = self.layout_of(first, task.batch_rows)
+        if layout is not None and layout is not likely and self._try_write(task, layout, samples, good):
+            return layout
+        return None
+
+    def _try_write(self, task: Task, layout: RowLayout, samples: list[Any], good: list[int] | None) -> bool:
+        self._journal.stage(Stage.WRITE)
+        try:
+            if good is None:
+                self.write_rows(task, layout, samples, task.first_row)
+            else:
+                for number in good:
+                    self.write_rows(task, layout, [samples[number]], task.first_row + number)
+        except Irregular:
+            return False  # torch's own collate has the last word
+        return True
+
     def write_rows(self, task: Task, layout: RowLayout, samples: list[Any], first_row: int) -> None:
         """Raises Irregular where one of them does not fit."""
         rows = self.rows_of(task, layout, first_row, len(samples))

@@ -17,11 +17,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol
 
 from antifreeze.worker.generators import glance_at, global_generators, say_initial_seed
 from antifreeze.worker.hands import Dealer, mix, seed_at, seed_for_sample
+from antifreeze.worker.turns import has_floor, in_worker_thread, unless_given_up
 from antifreeze.worker.twister import Generator
 
 WARM_UP = 4
@@ -305,14 +307,18 @@ class KeptState:
     def settle(self) -> None:
         """Where a signal's handler may have broken off the putting back: it is done again."""
         if self._is_open:
-            self._put_back()
+            self._put_back(in_turn=in_worker_thread())
 
     def end(self, seeded: bool = False) -> bool:
-        """Whether a generator had moved since `begin`, with nobody seeding it: it is as it was, and from now on seeded."""
+        """Whether a generator had moved since `begin`, with nobody seeding it: it is as it was, and from now on seeded. In a worker's
+        thread that has not the floor, it may be the loop that moved it: nothing is put back, and nothing is known."""
         if self._glance() == self._glanced:
             self._is_open = False
             return False
-        moved = self._put_back()
+        if not has_floor():
+            self._is_open = False
+            return True
+        moved = self._put_back(in_turn=in_worker_thread())
         if self.seeds is not None and not seeded:
             self.seeds.note_used(moved)
         return not seeded
@@ -323,7 +329,8 @@ class KeptState:
             generator.restore(self._saved[generator][1])
         self._is_open = False
 
-    def run(self, call: Callable[[], Any]) -> Any:
+    def run(self, call: Callable[[], Any], in_turn: bool = False) -> Any:
+        """`in_turn`: within a worker's thread, which has the floor; should it lose it meanwhile, nothing is put back."""
         self.begin()
         if self.seeds is not None:
             self.seeds.begin_call()
@@ -331,7 +338,7 @@ class KeptState:
             return call()
         finally:
             if self.seeds is None or not self.seeds.untouched:
-                self._put_back()
+                self._put_back(in_turn)
             self._is_open = False
 
     def _keep_what_moved(self) -> None:
@@ -340,9 +347,13 @@ class KeptState:
         self._glance = glance_at(self._generators)  # where they lie now
         self._glanced = self._glance()
 
-    def _put_back(self) -> list[Generator]:
+    def _put_back(self, in_turn: bool) -> list[Generator]:
         moved = self._moved()
-        self.end_of(moved)
+        if in_turn:
+            unless_given_up(partial(self.end_of, moved))
+            self._is_open = False
+        else:
+            self.end_of(moved)
         return moved
 
     def _moved(self) -> list[Generator]:

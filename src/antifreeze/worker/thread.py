@@ -27,7 +27,8 @@ from antifreeze.worker.main import Worker, WorkerSpec
 from antifreeze.worker.making import SampleMaker
 from antifreeze.worker.slot_writer import SlotWriter
 from antifreeze.worker.task import Bounce, FetchConfig, Outcome, Packed, Task
-from antifreeze.worker.turns import Of, ThreadSeeds, Turns
+from antifreeze.worker.thread_seeds import ThreadSeeds
+from antifreeze.worker.turns import Of, Turns
 
 
 class _Maker(SampleMaker):
@@ -63,7 +64,7 @@ class ThreadWorker(Worker):
         self._journal.words[Word.PID] = threading.get_native_id()
         self._journal.stage(Stage.STARTING)
         enter_worker_thread()
-        self.thread_seeds.enter_thread()
+        self.thread_seeds.turn.enter_thread()
         try:
             self.run()
         except ThreadEnded:

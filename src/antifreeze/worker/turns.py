@@ -12,7 +12,8 @@
    when it is told may draw from another's numbers: what had the floor meanwhile waits for them, and is loaded once more.
 4. Whoever has the floor and does not come back loses it when its thread is given up: the generators are put back at once. Should it
    come back later, it leaves them alone, and what it sees of them says nothing about the data set.
-5. A loader inside a sample: what has the floor lends it to its own workers.
+5. A loader inside a sample: what has the floor lends it to its own workers. One without workers puts the generators back only as long
+   as its thread has the floor.
 """
 
 from __future__ import annotations
@@ -22,15 +23,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from functools import partial
 from typing import Any
 
 from antifreeze.linux import on_fork
 from antifreeze.worker.failure import ThreadEnded
-from antifreeze.worker.generators import global_generators, say_initial_seed
-from antifreeze.worker.hands import seed_at, seed_for_sample
+from antifreeze.worker.generators import global_generators
+from antifreeze.worker.hands import seed_for_sample
 from antifreeze.worker.journal import JournalRow, Stage, Word
-from antifreeze.worker.seeding import batch_seed, epoch_key
 from antifreeze.worker.twister import Generator
 
 WARM_UP = 2
@@ -131,6 +130,18 @@ class Turn:
         self.waited_ns = 0
         self.waited_to_collate_ns = 0
 
+    def enter_thread(self) -> None:
+        """From now on it is this thread's."""
+        _here.turn = self
+
+    def end_free(self) -> None:
+        """Its thread runs no samples freely any more."""
+        usage = self.turns.usage
+        usage.free.discard(self)
+        if usage.used:  # somebody may be waiting for that
+            with _lock:
+                _end_free(self)
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """What goes on meanwhile is nothing of the sample's, neither in the journal nor in what it took."""
@@ -156,6 +167,10 @@ class Turns:
 
     def __repr__(self) -> str:
         return f"<Turns {'open' if self.is_open else 'closed'}, {self.usage!r}>"
+
+    def seen(self) -> list[Any]:
+        """How the generators are, and how many turns were given: where two looks differ, somebody has moved one in between."""
+        return [_floor.turns, *(generator.mark() for generator in self.usage.generators)]
 
     def open(self) -> None:
         """The loop waits, and uses no generator."""
@@ -264,14 +279,20 @@ def exclusively(call: Callable[[], Any]) -> Any:
         return call()
 
 
+def has_floor() -> bool:
+    """Whether nobody else moves the generators now, as far as that is ours to say: the loop's own code always has them."""
+    turn: Turn | None = getattr(_here, "turn", None)
+    return turn is None or turn.floor is not None
+
+
 def unless_given_up(call: Callable[[], Any]) -> None:
-    """For whoever puts generators back `exclusively`: they are not this thread's any more where it was given up meanwhile."""
+    """For whoever puts generators back `exclusively`: they are not this thread's any more where its turn was ended meanwhile."""
     turn: Turn | None = getattr(_here, "turn", None)
     if turn is None:
         call()
         return
     with _lock:
-        if not turn.given_up:
+        if turn.floor is not None:
             call()
 
 
@@ -352,167 +373,6 @@ def _leave(turn: Turn) -> None:
         _left.notify_all()
         _grant()
     turn.floor = None
-
-
-class ThreadSeeds:
-    """What SampleSeeds is to a process, for one thread of several."""
-
-    def __init__(self, base_seed: int, epoch: int, turns: Turns, journal: JournalRow) -> None:
-        self.turn = Turn(turns, journal)
-        self._turns = turns
-        self._marks: list[Any] = []
-        self._again = False  # what was just run freely is run again, with the floor
-        self.begin_epoch(base_seed, epoch)
-
-    def enter_thread(self) -> None:
-        _here.turn = self.turn
-
-    def begin_epoch(self, base_seed: int, epoch: int) -> None:
-        self._key = epoch_key(base_seed, epoch)
-
-    def use_key(self, key: int) -> None:
-        self._key = key
-
-    def seed_of(self, position: int) -> int:
-        return seed_at(self._key, position)
-
-    def may_go_plainly(self) -> bool:
-        return self.samples_need_none()
-
-    def seeding_each(self, place: Iterator[Any], position: int, count: int, offsets: Sequence[int] | None = None) -> Iterator[Any]:
-        return place
-
-    def samples_need_none(self) -> bool:
-        return not self._again and self._turns.usage.needs_no_turn(Of.SAMPLE)
-
-    def batches_need_none(self) -> bool:
-        return not self._again and self._turns.usage.needs_no_turn(Of.BATCH)
-
-    def watch(self) -> None:
-        """Samples run freely from now on, until `late_use` is asked."""
-        if self.turn.floor is None:
-            self._turns.usage.free.add(self.turn)
-        self._marks = self._seen()
-
-    def late_use(self) -> bool:
-        """Whether a generator has moved since the watch began, by whomever, and it is worth finding out."""
-        self._again = self._seen() != self._marks and self._turns.usage.is_worth_a_look()
-        self._end_free()
-        return self._again
-
-    def _end_free(self) -> None:
-        usage = self._turns.usage
-        usage.free.discard(self.turn)
-        if usage.used:  # somebody may be waiting for that
-            with _lock:
-                _end_free(self.turn)
-
-    def take_waits_ns(self) -> tuple[int, int]:
-        """For the floor, since the last call: of samples, and of what collates them."""
-        turn = self.turn
-        waits = turn.waited_ns, turn.waited_to_collate_ns
-        turn.waited_ns = turn.waited_to_collate_ns = 0
-        return waits
-
-    def no_code_ran(self) -> None:
-        pass
-
-    def look_again(self, moved: Sequence[Generator] | None = None) -> None:
-        pass
-
-    def for_each(self, position: int, count: int, fetch: Callable[[int], None], offsets: Sequence[int] | None = None) -> None:
-        positions = range(position, position + count) if offsets is None else [position + offset for offset in offsets]
-        self.turn.collates = False
-        done = 0
-        while done < count and not self.samples_need_none():  # until the warm-up is over
-            again, self._again = self._again, False
-            taken = self._turns.take(self.turn, self.seed_of(positions[done]), partial(fetch, done), Of.SAMPLE, looks=again)
-            if taken is FREELY:
-                break
-            self._again = again
-            done += 1
-        if self._again:
-            self._again = False
-            self._turns.usage.was_looked_at()
-        if done < count:
-            self._freely_from(done, positions, fetch)
-
-    def _freely_from(self, done: int, positions: Sequence[int], fetch: Callable[[int], None]) -> None:
-        self.watch()
-        try:
-            for number in range(done, len(positions)):
-                fetch(number)
-        except Exception:
-            if not self.late_use():
-                raise
-        if self._again or self.late_use():
-            self._again = False
-            for number in range(done, len(positions)):
-                seed = self.seed_of(positions[number])
-                self._turns.take(self.turn, seed, partial(fetch, number), Of.SAMPLE, looks=True)
-            self._turns.usage.was_looked_at()
-
-    def around_batch(self, position: int, call: Callable[[], Any], collating: bool = False) -> Any:
-        again, self._again = self._again, False
-        self.turn.collates = collating
-        seed = batch_seed(self.seed_of(position), collating)
-        result = FREELY
-        if again or not self.batches_need_none():
-            result = self._turns.take(self.turn, seed, call, Of.BATCH, looks=again)
-        if result is not FREELY:
-            return result
-        self.watch()
-        try:
-            result = call()
-        except Exception:
-            if not self.late_use():
-                raise
-        if not self._again and not self.late_use():
-            return result
-        self._again = False
-        result = self._turns.take(self.turn, seed, call, Of.BATCH, looks=True)
-        self._turns.usage.was_looked_at()
-        return result
-
-    def for_batch(self, position: int, collating: bool = False, initial_seed: int | None = None) -> None:
-        """Inside `around_stream`: where it has the floor, all are seeded."""
-        if self.turn.floor is not None:
-            for generator in self._turns.usage.generators:
-                generator.seed(batch_seed(self.seed_of(position), collating))
-            say_initial_seed(self._turns.usage.generators, initial_seed)
-            self.watch()
-
-    def around_stream(self, of: Of, call: Callable[[], Any]) -> Any:
-        """What cannot be run again: where a generator moved while it ran freely, the next batch is watched."""
-        usage = self._turns.usage
-        if of is Of.STREAM and usage.needs_no_turn(of):
-            self.watch()
-            try:
-                result = call()
-            except BaseException:
-                self._end_free()
-                raise
-            if self.late_use():
-                self._again = False
-                usage.warm_up_left[of] = 1
-            return result
-        with floor_of(self.turn, of):
-            self._marks = self._seen()
-            result = call()
-            if self.turn.given_up:
-                raise ThreadEnded
-            usage.used += [generator for generator in self._moved() if generator not in usage.used]
-            if usage.warm_up_left[of] and of is Of.STREAM:
-                usage.warm_up_left[of] -= 1
-            return result
-
-    def _moved(self) -> list[Generator]:
-        return [
-            generator for generator, mark in zip(self._turns.usage.generators, self._marks[1:], strict=True) if generator.mark() != mark
-        ]
-
-    def _seen(self) -> list[Any]:
-        return [_floor.turns, *(generator.mark() for generator in self._turns.usage.generators)]
 
 
 def _after_fork_in_child() -> None:
