@@ -347,3 +347,15 @@ def test_samples_that_wait_are_not_denied_workers_for_lack_of_cores() -> None:
     tuner = Tuner(Limits(inline=True, most=16), INLINE)
     used = run(tuner, lambda setting: float(max(1, setting.workers)), 60, cpu_s=0.01)
     assert set(used[8:]) == {processes(16)}
+
+
+def test_a_first_batch_that_took_long_is_no_word_on_those_after_it() -> None:
+    """It has opened a file, or imported something: for a second without workers, and then a hundred thousand batches in one."""
+    tuner = Tuner(Limits(inline=True), INLINE)
+    now = tuner.decide(seen(samples=256, batches=1, cores=2)).setting
+    used = []
+    for _ in range(12):
+        used.append(now)
+        rate = 2_000_000 if now == INLINE else 1_000_000
+        now = tuner.decide(seen(now, samples=rate, batches=rate // 256, cores=2, work_s=0.5, cpu_s=0.5)).setting
+    assert used[0].workers > 0 and tuner.home == INLINE

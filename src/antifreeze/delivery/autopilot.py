@@ -19,6 +19,7 @@ from operator import sub
 
 from antifreeze.delivery.claims import register, shared_cores
 from antifreeze.delivery.ledger import Decided, Ledger
+from antifreeze.delivery.thread_use import ThreadUse
 from antifreeze.options import Options
 from antifreeze.supervisor.cgroup import available_memory_bytes
 from antifreeze.tuning.decide import Decision, Tuner
@@ -76,6 +77,7 @@ class Autopilot:
         self._options = options
         self._cores = cores
         self.batch_tasks = 1
+        self.threads = ThreadUse()
         self.helps_beside = 0  # with up to so many workers the loop makes batches too, while it would wait for theirs
         self._mark: _Mark | None = None
         self._of = first  # the setting of that window

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-
 from antifreeze.delivery.autopilot import Autopilot
 from antifreeze.delivery.flights import Flights
 from antifreeze.delivery.job import Job, Seeding
@@ -136,19 +134,14 @@ class Steering:
             raise
 
     def load_inline(self, load: Callable[[LocalPool], Any]) -> Any:
-        """The next batch, as `load` makes it here. With one thread, as in a worker, since the last bits of a sum depend on how many add
-        it up; but rows that are gathered are copies, which are the same with more, and no code of the user's runs."""
+        """The next batch, as `load` makes it here: with the bits that a worker would give it (thread_use.py). Where rows are gathered no
+        code of the user's runs."""
         local = self._local or self._here()
         if local.gathers:
             return load(local)
-        found, threads = self._job.as_found, torch.get_num_threads()
-        if threads != 1:
-            torch.set_num_threads(1)
-        try:
-            return found.noting(self._job.dataset, partial(load, local)) if found.is_noting else load(local)
-        finally:
-            if threads != 1:
-                torch.set_num_threads(threads)
+        found, here = self._job.as_found, partial(load, local)
+        noting = partial(found.noting, self._job.dataset, here) if found.is_noting else here
+        return self.auto.threads.load(noting, alone=self._flights.inline)
 
     def settle(self) -> None:
         if self._local is not None:
@@ -159,6 +152,7 @@ class Steering:
         seeding = Seeding(cursor.base_seed, cursor.epoch, cursor.shared_seed)
         self._local = self._job.local_pool(seeding, self._pool.ring, self._ledger)
         self._job.as_found.begin_pass()
+        self.auto.threads.begin_pass()
         return self._local
 
     def leave_to_workers(self, problem: NotHere) -> None:

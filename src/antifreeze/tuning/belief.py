@@ -90,16 +90,17 @@ class Belief:
         """Windows of now that say as much as its average."""
         return self._noise**2 / self._doubt(setting) if setting in self._tried else 0.0
 
-    def note(self, setting: Setting, rate: float, at_home: bool) -> None:
+    def note(self, setting: Setting, rate: float, at_home: bool, says: float = 1.0) -> None:
+        """`says`: as much as so many windows."""
         self.windows += 1
         log_rate = math.log(max(rate, 1e-9)) - self._weather
-        weight = self.weight(setting) + 1
+        weight = self.weight(setting) + says
         average = self._tried.setdefault(setting, _Average(log_rate, weight, self.windows))
         average.weight, average.at_window = min(weight, MOST_WEIGHT), self.windows
         off = log_rate - average.log_rate
-        average.log_rate += off / average.weight
+        average.log_rate += says * off / average.weight
         if at_home:
-            self._weather += WEATHER_GAIN * (off - off / average.weight)
+            self._weather += WEATHER_GAIN * (off - says * off / average.weight)
             if weight > 2:
                 self._noise += NOISE_GAIN * (min(abs(off) * _DEVIATION, MOST_NOISE) - self._noise)
                 self._noise = max(self._noise, LEAST_NOISE)

@@ -47,6 +47,8 @@ CHANGED = 1.5
 SOME = 4
 """Workers for batches that are loaded faster than they are handed over, where there are cores to spare; twice as many where there are
 plenty."""
+FIRST_BATCH_SAYS = 1e-4
+"""As much as so many windows: it may have opened everything that the others find open."""
 NO_CORE = 0.1
 PATIENCE, MOST_PATIENCE = 8, 512
 
@@ -111,7 +113,7 @@ class Tuner:
     def _note_home(self, seen: Measured) -> None:
         self._home_waits = seen.waits
         known = self.belief.rate(self.home) if self.home in self.belief else seen.rate
-        self.belief.note(self.home, seen.rate, at_home=True)
+        self.belief.note(self.home, seen.rate, at_home=True, says=1.0 if self.belief.windows or seen.batches > 1 else FIRST_BATCH_SAYS)
         self._steady_for += 1
         odd = not known / CHANGED <= seen.rate <= known * CHANGED
         self._odd_windows = self._odd_windows + 1 if odd else 0

@@ -1,0 +1,98 @@
+"""With how many of torch's threads the loop loads batches itself, beside workers that have one each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from antifreeze import DataLoader
+from antifreeze.delivery.thread_use import WATCHED_BATCHES, ThreadUse
+
+SOURCE = torch.arange(1_000_000, dtype=torch.float32).reshape(-1, 100) / 7
+CHOSEN = torch.arange(0, 10_000, 3)
+
+
+@pytest.fixture(autouse=True)
+def four_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+def threads_of(use: ThreadUse, load: Callable[[], object], times: int, alone: bool = True) -> list[int]:
+    seen = []
+
+    def batch() -> None:
+        seen.append(torch.get_num_threads())
+        load()
+
+    for _ in range(times):
+        use.load(batch, alone)
+        assert torch.get_num_threads() == 4
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("load", "same_bits"),
+    [
+        pytest.param(lambda: SOURCE[CHOSEN], True, id="an index"),
+        pytest.param(lambda: torch.stack(list(SOURCE[CHOSEN].unbind())), True, id="a stack"),
+        pytest.param(lambda: SOURCE[CHOSEN].to(torch.float64) / 255, True, id="pictures as floats"),
+        pytest.param(lambda: torch.nn.functional.pad(SOURCE, (0, 5)), True, id="padding"),
+        pytest.param(lambda: [1, 2, 3], True, id="nothing of torch's"),
+        pytest.param(SOURCE.sum, False, id="a sum"),
+        pytest.param(lambda: SOURCE[CHOSEN] @ SOURCE[:100], False, id="a product of matrices"),
+        pytest.param(SOURCE.exp, False, id="what is another function at the end of a share"),
+    ],
+)
+def test_all_threads_where_their_number_cannot_be_seen_in_the_bits(load: Callable[[], object], same_bits: bool) -> None:
+    seen = threads_of(ThreadUse(), load, WATCHED_BATCHES + 3)
+    assert seen == [1] * WATCHED_BATCHES + [4 if same_bits else 1] * 3
+
+
+def test_beside_workers_it_takes_one() -> None:
+    use = ThreadUse()
+    assert threads_of(use, lambda: SOURCE[CHOSEN], WATCHED_BATCHES + 1)[-1] == 4
+    assert threads_of(use, lambda: SOURCE[CHOSEN], 2, alone=False) == [1, 1]
+
+
+def test_every_pass_is_looked_at_again() -> None:
+    use = ThreadUse()
+    assert threads_of(use, lambda: SOURCE[CHOSEN], WATCHED_BATCHES + 1)[-1] == 4
+    use.begin_pass()
+    assert threads_of(use, SOURCE.mean, 3) == [1, 1, 1]
+    assert "mean" in repr(use)
+    use.begin_pass()
+    assert threads_of(use, lambda: SOURCE[CHOSEN], 2) == [1, 1], "it may happen again"
+
+
+def test_an_error_leaves_the_threads_as_they_were() -> None:
+    def bad() -> None:
+        raise ValueError("no such file")
+
+    use = ThreadUse()
+    for _ in range(WATCHED_BATCHES + 1):
+        with pytest.raises(ValueError, match="no such file"):
+            use.load(bad, alone=True)
+        assert torch.get_num_threads() == 4
+
+
+class WholeBatches(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        return 64 * 200
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[int, torch.Tensor]]:
+        return [(torch.get_num_threads(), SOURCE[index % len(SOURCE)]) for index in indices]
+
+
+def test_a_loader_that_loads_in_the_loop() -> None:
+    with DataLoader(WholeBatches(), batch_size=64, num_workers="auto") as loader:
+        seen = [int(threads[0]) for _ in range(2) for threads, _ in loader]
+    assert set(seen[:WATCHED_BATCHES]) == {1}
+    assert 4 in seen and seen[200] == 1
