@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -415,3 +417,74 @@ def test_samples_that_fail_before_they_wait_do_not_pile_up() -> None:
     loader = DataLoader(beyond, batch_size=3000, sampler=[-7] * 3000, on_bad_sample="skip", max_bad_samples=5000)
     assert list(loader) == []
     assert len(loader.report().bad_samples) == 3000
+
+
+_chosen: contextvars.ContextVar[int] = contextvars.ContextVar("chosen", default=-1)
+
+
+async def chosen_before(index: int) -> int:
+    """What another sample has left in the context."""
+    before = _chosen.get()
+    _chosen.set(index)
+    await asyncio.sleep(0.001)
+    assert _chosen.get() == index, "a sample keeps its own"
+    return before
+
+
+@everywhere
+def test_samples_that_follow_each_other_in_one_place_have_contexts_of_their_own(place: dict[str, Any]) -> None:
+    assert set(indices(loader_of(chosen_before, place, concurrency=2))) == {-1}
+
+
+async def cancelled_or_within_a_limit(index: int) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    if index % 3 == 0:
+        task.cancel()
+        await asyncio.sleep(10)
+    if sys.version_info >= (3, 11):
+        assert not task.cancelling(), "whoever was cancelled was another"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await asyncio.sleep(10)
+    return index
+
+
+@everywhere
+def test_a_sample_that_was_cancelled_is_nothing_to_those_after_it_in_its_place(place: dict[str, Any]) -> None:
+    loader = loader_of(cancelled_or_within_a_limit, place, concurrency=1, on_bad_sample="skip")
+    assert indices(loader) == [index for index in range(20) if index % 3]
+
+
+async def late_or_not(index: int) -> int:
+    await asyncio.sleep(10 if index % 4 == 0 else 0.001)
+    return index
+
+
+@everywhere
+def test_a_late_sample_is_nothing_to_those_after_it_in_its_place(place: dict[str, Any]) -> None:
+    loader = loader_of(late_or_not, place, concurrency=2, on_bad_sample="skip", sample_timeout_s=0.2)
+    assert indices(loader) == [index for index in range(20) if index % 4]
+
+
+class BeginsWhenThereIsRoom(Awaited):
+    """When each of its samples began and ended."""
+
+    def __init__(self) -> None:
+        super().__init__(itself, 96)
+        self.at: list[tuple[float, float]] = []
+
+    async def __getitem__(self, index: int) -> int:
+        began = time.monotonic()
+        await asyncio.sleep(0.01)
+        self.at.append((began, time.monotonic()))
+        return index
+
+
+def test_the_next_sample_begins_in_the_step_in_which_the_last_one_ends() -> None:
+    """Those that end together do not wait for each other: the first successor begins before the last of them has ended."""
+    dataset = BeginsWhenThereIsRoom()
+    assert len(indices(DataLoader(dataset, batch_size=96, concurrency=8))) == 96
+    began, ended = sorted(began for began, _ in dataset.at), sorted(ended for _, ended in dataset.at)
+    assert all(began[number] >= ended[number - 8] for number in range(8, 96)), "never more than eight at a time"
+    assert sum(began[number] < ended[number - 7] for number in range(8, 96)) > 40

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -115,8 +116,7 @@ class _Sample:
     """One of them: in line, on its way, or left behind."""
 
     steps: Steps
-    job: asyncio.Task[Any]
-    ended: Callable[[asyncio.Task[Any]], None]
+    lane: _Lane | None = None
     timer: asyncio.TimerHandle | None = None
     waited_before_s = 0.0
     late = ""
@@ -129,6 +129,48 @@ class _Sample:
         self.position = of.task.position_of(number)
 
 
+class _Lane:
+    """One of the `concurrency` places: samples go through it one after the other, the next in the very step in which the last one ended,
+    all in one asyncio task. Were each a task of its own, those that are due together would begin together, and so stay in step for ever."""
+
+    job: asyncio.Task[None] | None = None
+
+    def __init__(self, fetcher: AsyncMapFetcher) -> None:
+        self._fetcher: AsyncMapFetcher | None = fetcher
+        self.sample: _Sample | None = None
+
+    async def run(self) -> None:
+        while self.sample is not None:
+            steps, value, error = self.sample.steps, None, None
+            try:
+                value = await steps
+            except (GeneratorExit, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as raised:
+                error = raised
+                self._is_cancelled_no_more()
+            sample, self.sample = self.sample, None
+            if self._fetcher is not None and sample is not None:
+                self._go_on(self._fetcher, sample, value, error)
+            del steps, sample, value, error
+
+    def _go_on(self, fetcher: AsyncMapFetcher, sample: _Sample, value: Any, error: BaseException | None) -> None:
+        try:
+            fetcher.ended(sample, self, value, error)
+        except BaseException as fatal:
+            fetcher.pulse.beat(fatal)
+
+    def _is_cancelled_no_more(self) -> None:
+        """Who cancelled it meant that sample, and it goes on with others."""
+        if sys.version_info >= (3, 11):
+            while self.job is not None and self.job.cancelling():
+                self.job.uncancel()
+
+    def leave_behind(self) -> None:
+        """What does not end holds nothing of ours any more."""
+        self._fetcher = self.sample = None
+
+
 class AsyncMapFetcher(MapFetcher):
     def __init__(self, dataset: Any, config: FetchConfig, maker: SampleMaker, seeds: Seeds, journal: JournalRow) -> None:
         super().__init__(dataset, config, maker, seeds, journal)
@@ -138,7 +180,6 @@ class AsyncMapFetcher(MapFetcher):
         self._source = _InLoop(self._awaited, self.run)
         self._line: deque[_Sample] = deque()
         self._room = config.concurrency
-        self._letting_in = False
         self._ended_ns = 0  # the last task
         get_many = self._get_many
         if get_many is not None:
@@ -223,63 +264,60 @@ class AsyncMapFetcher(MapFetcher):
         self._let_in()
 
     def _let_in(self) -> None:
-        if self._letting_in:
-            return  # one who failed at once has made room: whoever lets in sees it
-        self._letting_in = True
-        try:
-            while self._line and self._room > 0:
-                self._room -= 1
-                self._launch(self._line.popleft(), self._randomness.begins_watched())
-        finally:
-            self._letting_in = False
+        while self._line and self._room > 0:
+            self._room -= 1
+            lane = _Lane(self)
+            if self._begin_next(lane):
+                lane.job = self.loop.create_task(lane.run())
 
-    def _launch(self, sample: _Sample, watched: bool) -> None:
-        try:
-            coroutine = self._awaited[sample.index]
-        except BaseException as error:
-            self._settle(sample, self._sample_error(error, sample.index, sample.row, sample.position))
-            return
+    def _begin_next(self, lane: _Lane) -> bool:
+        """The next of the line that can be begun; where there is none, the lane's place is free."""
+        while self._line:
+            sample = self._line.popleft()
+            try:
+                self._begin(sample, lane, self._randomness.begins_watched())
+                return True
+            except BaseException as error:
+                self._settle(sample, self._error_of(sample, error))
+        self._room += 1
+        self.pulse.beat()
+        return False
+
+    def _begin(self, sample: _Sample, lane: _Lane, watched: bool) -> None:
+        coroutine = self._awaited[sample.index]
         self._use_key_of(sample.of.task)
         seed = self._seeds.seed_of(sample.position)
         sample.steps = Steps(coroutine, self._randomness, seed, watched, partial(self._note_step, sample))
-        sample.job = self.loop.create_task(sample.steps.whole())
-        sample.ended = partial(self._job_ended, sample, watched)
-        sample.job.add_done_callback(sample.ended)
-        if self._config.sample_timeout_s is not None:
+        limit_s = self._config.sample_timeout_s
+        if limit_s is not None:
             sample.waited_before_s = self.held_loop.waited_s
-            sample.timer = self.loop.call_later(self._config.sample_timeout_s, self._is_due, sample, self._config.sample_timeout_s)
+            sample.timer = self.loop.call_later(limit_s, self._is_due, sample, limit_s)
+        sample.lane, lane.sample = lane, sample
 
-    def _job_ended(self, sample: _Sample, watched: bool, job: asyncio.Task[Any]) -> None:
+    def ended(self, sample: _Sample, lane: _Lane, value: Any, error: BaseException | None) -> None:
+        """It ran to its end; where its random numbers were nobody's, what came of it does not count, and it begins again."""
         if sample.timer is not None:
             sample.timer.cancel()
-        if sample.steps.used_unseeded and not watched and not sample.late:
-            _ask_nothing(job)
-            self._launch(sample, watched=True)  # what came of it does not count: its random numbers were nobody's
+        if sample.steps.used_unseeded and not sample.steps.watched and not sample.late:
+            self._begin(sample, lane, watched=True)
             return
-        try:
-            outcome = self._outcome(sample, job)
-        except BaseException as error:
-            self.pulse.beat(error)
-            return
-        self._settle(sample, outcome)
+        self._settle(sample, self._outcome(sample, value, error))
+        self._begin_next(lane)
 
-    def _outcome(self, sample: _Sample, job: asyncio.Task[Any]) -> Any:
+    def _outcome(self, sample: _Sample, value: Any, error: BaseException | None) -> Any:
         """The sample, or the FetchError that is in its place."""
-        at = (sample.index, sample.row, sample.position)
         if sample.late:
-            _ask_nothing(job)
-            return self._sample_error(self._timeout(sample), *at)
-        try:
-            value = job.result()
-            if value is None and self._none_is_bad:
-                raise none_error(f"sample {sample.index!r}")
-        except asyncio.CancelledError as error:
+            return self._error_of(sample, self._timeout(sample))
+        if error is None and value is None and self._none_is_bad:
+            error = none_error(f"sample {sample.index!r}")
+        return value if error is None else self._error_of(sample, error)
+
+    def _error_of(self, sample: _Sample, error: BaseException) -> FetchError:
+        if isinstance(error, asyncio.CancelledError):
             cancelled = LoadingError(f"sample {sample.index!r} was cancelled by its own code")
             cancelled.__cause__ = error
-            return self._sample_error(cancelled, *at)
-        except BaseException as error:
-            return self._sample_error(error, *at)
-        return value
+            error = cancelled
+        return self._sample_error(error, sample.index, sample.row, sample.position)
 
     def _settle(self, sample: _Sample, outcome: Any) -> None:
         together = sample.of
@@ -288,18 +326,16 @@ class AsyncMapFetcher(MapFetcher):
         else:
             together.samples[sample.number] = outcome
         together.left -= 1
-        self._room += 1
-        if self._line:
-            self._let_in()
-        else:
-            self.pulse.beat()  # there is room
         if not together.left:
-            try:
-                together.ended(partial(self._finish_together, together))
-            except BaseException as error:
-                self.pulse.beat(error)
-            self._journal.stage(Stage.FETCH)
-            self.pulse.beat()
+            self.loop.call_soon(self._end, together)  # after the next sample has begun
+
+    def _end(self, together: _Together) -> None:
+        try:
+            together.ended(partial(self._finish_together, together))
+        except BaseException as error:
+            self.pulse.beat(error)
+        self._journal.stage(Stage.FETCH)
+        self.pulse.beat()
 
     def _finish_together(self, together: _Together) -> Outcome:
         """Of samples that are all there. Tasks overlap; what each says it took is counted once."""
@@ -335,20 +371,23 @@ class AsyncMapFetcher(MapFetcher):
             sample.timer = self.loop.call_later(left_s, self._is_due, sample, limit_s)
             return
         sample.late = f"sample {sample.index!r} took longer than {limit_s:g} s and was cancelled\n{_where(sample.steps.coroutine)}"
-        sample.job.cancel()
+        assert sample.lane is not None and sample.lane.job is not None
+        sample.lane.job.cancel()
         sample.timer = self.loop.call_later(CANCEL_S, self._leave_behind, sample)
 
     def _leave_behind(self, sample: _Sample) -> None:
         sample.late += "\n    it did not end when it was cancelled, and is left behind"
+        assert sample.lane is not None
+        sample.lane.leave_behind()
+        sample.steps.note = _note_nothing
         try:
-            outcome = self._sample_error(self._timeout(sample), sample.index, sample.row, sample.position)
+            self._settle(sample, self._error_of(sample, self._timeout(sample)))
         except BaseException as error:
             self.pulse.beat(error)
             return
-        sample.job.remove_done_callback(sample.ended)  # it holds nothing of ours any more
-        sample.job.add_done_callback(_ask_nothing)
-        sample.steps.note = _note_nothing
-        self._settle(sample, outcome)
+        self._room += 1
+        self._let_in()
+        self.pulse.beat()
 
     def _timeout(self, sample: _Sample) -> SampleTimeout:
         limit_s = self._config.sample_timeout_s
@@ -381,12 +420,6 @@ class _InLoop:
 
     def __getitem__(self, index: Any) -> Any:
         return self._run(self._source[index])
-
-
-def _ask_nothing(job: asyncio.Task[Any]) -> None:
-    """Nobody wants to know how it ended; asyncio would complain."""
-    if not job.cancelled():
-        job.exception()
 
 
 def _note_nothing() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Generator
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -48,12 +49,10 @@ class Steps:
         self.used_unseeded = False
         self._randomness = randomness
         self._seed = seed
-        self._watched = watched
+        self.watched = watched
         self.note = note
         self._states: dict[int, Any] = {}
-
-    async def whole(self) -> Any:
-        return await self
+        self._context = copy_context()  # its own, though others have its asyncio task before and after it
 
     def __await__(self) -> Generator[Any, Any, Any]:
         step: Callable[[Any], Any] = self.coroutine.send
@@ -74,7 +73,7 @@ class Steps:
     def _step(self, step: Callable[[Any], Any], given: Any) -> Any:
         self.note()
         randomness = self._randomness
-        mine = range(len(randomness.generators)) if self._watched else [*randomness.used]
+        mine = range(len(randomness.generators)) if self.watched else [*randomness.used]
         if mine:
             return exclusively(lambda: self._step_seeded(step, given, mine))
         return self._step_watching(step, given, ())
@@ -101,14 +100,14 @@ class Steps:
     def _step_watching(self, step: Callable[[Any], Any], given: Any, mine: Any) -> Any:
         randomness = self._randomness
         generators, glance = randomness.generators, randomness.glance
-        before, marks = glance(), [generator.mark() for generator in generators] if self._watched or mine else []
+        before, marks = glance(), [generator.mark() for generator in generators] if self.watched or mine else []
         began_s = time.monotonic()
         try:
-            return step(given)
+            return self._context.run(step, given)
         finally:
             self.own_s += time.monotonic() - began_s
             if glance() != before:
                 moved = [number for number, mark in enumerate(marks) if generators[number].moved_since(mark)]
                 self.used_unseeded |= not marks or any(number not in mine for number in moved)
-                if self._watched:
+                if self.watched:
                     randomness.note(moved)
