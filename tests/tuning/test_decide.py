@@ -280,6 +280,24 @@ def test_between_two_that_are_alike_changes_become_ever_rarer() -> None:
     assert late < early / 4
 
 
+def hardly_waits(setting: Setting) -> float:
+    """The loop's share of waiting: just too much with four workers, just not with more of them."""
+    return 0.02 + 0.13 / setting.workers if setting.workers >= 4 else 0.5
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_where_the_loop_just_so_waits_with_fewer_they_are_not_tried_for_ever(noise: float) -> None:
+    tuner, off, now, changes = Tuner(Limits(inline=True), processes(16)), random.Random(5), processes(16), 0
+    for number in range(600):
+        waits = hardly_waits(now)
+        samples = int(1e6 * (1 - waits) * off.lognormvariate(0, noise))
+        work_s = 2.5 * (1 - waits)
+        window = seen(now, samples=samples, waited_s=waits, work_s=work_s, cpu_s=work_s, cores=16)
+        before, now = now, tuner.decide(window).setting
+        changes += number >= 100 and now != before
+    assert changes <= 20
+
+
 def test_waiting_samples_are_given_ever_more_workers_while_that_helps() -> None:
     tuner = Tuner(Limits(inline=True), INLINE)
     used = run(tuner, lambda setting: float(max(1, setting.workers)), 12, cpu_s=0.01)
