@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from antifreeze.tuning.belief import Belief, Prospect
 from antifreeze.tuning.setting import INLINE, WAITS_OUTSIDE, Limits, Setting
@@ -102,9 +102,15 @@ class Tuner:
         fewer = setting.workers - 1
         self.limits = Limits(self.limits.inline, max(1, min(self.limits.most, fewer)), () if fewer < 1 else self.limits.kinds)
         self._trial = None
+        if self.home.workers > self.limits.most:
+            self.home, self.why = Setting(self.home.kind, self.limits.most), f"{setting} could not be had"
 
     def _stay_within(self, seen: Measured) -> None:
-        fit = most_workers(seen, self.limits.most) if seen.shared else fitting_workers(seen, self.limits.most)
+        """Memory that workers of home have, or gave back for a trial, is not asked for again: of what is left only half would count."""
+        fitting = most_workers if seen.shared else fitting_workers
+        fit = fitting(replace(seen, available_bytes=None), self.limits.most)
+        if self._trial is not None and self._trial.workers > fit:
+            self._trial = None
         if self.home.workers > fit:
             self.home, self._trial = Setting(self.home.kind, fit), None
             self.why = "other loaders need cores too" if seen.shared else "no more fit into the memory there is"
