@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from antifreeze import DataLoader
-from antifreeze.delivery.thread_use import WATCHED_BATCHES, ThreadUse
+from antifreeze.delivery.thread_use import MOST_CALLS, WATCHED_BATCHES, ThreadUse
 
 SOURCE = torch.arange(1_000_000, dtype=torch.float32).reshape(-1, 100) / 7
 CHOSEN = torch.arange(0, 10_000, 3)
+
+
+class Shares(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = super().__torch_function__(func, types, args, kwargs)
+        return found / found.sum() if func is torch.Tensor.__getitem__ else found
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +53,11 @@ def threads_of(use: ThreadUse, load: Callable[[], object], times: int, alone: bo
         pytest.param(lambda: [1, 2, 3], True, id="nothing of torch's"),
         pytest.param(SOURCE.sum, False, id="a sum"),
         pytest.param(lambda: SOURCE[CHOSEN] @ SOURCE[:100], False, id="a product of matrices"),
+        pytest.param(lambda: SOURCE[CHOSEN] * 1j, False, id="a complex product, which is a sum"),
+        pytest.param(lambda: torch.arange(0, 30_000, 0.1), False, id="a range, which adds steps"),
+        pytest.param(lambda: SOURCE.clone().__setitem__(CHOSEN, SOURCE[CHOSEN]), False, id="two values for one place"),
+        pytest.param(lambda: SOURCE.as_subclass(Shares)[CHOSEN], False, id="a class that does more than it is asked"),
+        pytest.param(lambda: [SOURCE[row] for row in range(MOST_CALLS + 1)], False, id="many small calls"),
         pytest.param(SOURCE.exp, False, id="what is another function at the end of a share"),
     ],
 )
@@ -80,19 +93,84 @@ def test_an_error_leaves_the_threads_as_they_were() -> None:
         assert torch.get_num_threads() == 4
 
 
+def test_what_failed_was_seen_too() -> None:
+    def bad() -> None:
+        SOURCE.sum()
+        raise ValueError("no such file")
+
+    use = ThreadUse()
+    for _ in range(WATCHED_BATCHES):
+        with pytest.raises(ValueError, match="no such file"):
+            use.load(bad, alone=True)
+    assert threads_of(use, lambda: SOURCE[CHOSEN], 1) == [1]
+
+
+def test_what_comes_late_has_one_thread_before_it_is_done() -> None:
+    use, seen = ThreadUse(), []
+
+    def mixed() -> torch.Tensor:
+        chosen = SOURCE[CHOSEN]
+        seen.append(torch.get_num_threads())
+        total = chosen.sum()
+        seen.append(torch.get_num_threads())
+        return total
+
+    assert threads_of(use, lambda: SOURCE[CHOSEN], WATCHED_BATCHES + 1)[-1] == 4
+    torch.set_num_threads(1)
+    expected = mixed()
+    torch.set_num_threads(4)
+    assert torch.equal(use.load(mixed, alone=True), expected)
+    assert seen[2:] == [4, 1] and torch.get_num_threads() == 4
+    assert threads_of(use, lambda: SOURCE[CHOSEN], 1) == [1]
+
+
+LARGE = 400_003
+TURNS = torch.complex(SOURCE.flatten()[:LARGE], SOURCE.flatten()[-LARGE:])
+PLACES = torch.arange(LARGE) * 7 % 50
+
+
+def placed() -> torch.Tensor:
+    found = torch.zeros(50)
+    found[PLACES] = SOURCE.flatten()[:LARGE]
+    return found
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        pytest.param(lambda: SOURCE.flatten()[:LARGE].to(torch.float64) / 255, id="pictures as floats"),
+        pytest.param(lambda: SOURCE.flatten()[:LARGE] * SOURCE.flatten()[-LARGE:], id="a product"),
+        pytest.param(lambda: TURNS * TURNS, id="a complex product"),
+        pytest.param(lambda: torch.arange(0.37, 100_000.0, 0.3), id="a range"),
+        pytest.param(placed, id="many values for one place"),
+    ],
+)
+def test_the_bits_are_those_of_one_thread(load: Callable[[], torch.Tensor]) -> None:
+    torch.set_num_threads(1)
+    expected = load()
+    torch.set_num_threads(4)
+    use = ThreadUse()
+    for _ in range(WATCHED_BATCHES + 2):
+        assert torch.equal(use.load(load, alone=True), expected)
+
+
 class WholeBatches(torch.utils.data.Dataset):  # type: ignore[type-arg]
     def __len__(self) -> int:
-        return 64 * 200
+        return 50 * 200
 
     def __getitem__(self, index: int) -> int:
         return index
 
-    def __getitems__(self, indices: list[int]) -> list[tuple[int, torch.Tensor]]:
-        return [(torch.get_num_threads(), SOURCE[index % len(SOURCE)]) for index in indices]
+    def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.tensor([torch.get_num_threads()]), SOURCE[torch.tensor(indices)]
+
+
+def as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def test_a_loader_that_loads_in_the_loop() -> None:
-    with DataLoader(WholeBatches(), batch_size=64, num_workers="auto") as loader:
+    with DataLoader(WholeBatches(), batch_size=50, num_workers="auto", collate_fn=as_it_is) as loader:
         seen = [int(threads[0]) for _ in range(2) for threads, _ in loader]
     assert set(seen[:WATCHED_BATCHES]) == {1}
     assert 4 in seen and seen[200] == 1

@@ -280,6 +280,24 @@ def test_between_two_that_are_alike_changes_become_ever_rarer() -> None:
     assert late < early / 4
 
 
+def hardly_waits(setting: Setting) -> float:
+    """The loop's share of waiting: just too much with four workers, just not with more of them."""
+    return 0.02 + 0.13 / setting.workers if setting.workers >= 4 else 0.5
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_where_the_loop_just_so_waits_with_fewer_they_are_not_tried_for_ever(noise: float) -> None:
+    tuner, off, now, changes = Tuner(Limits(inline=True), processes(16)), random.Random(5), processes(16), 0
+    for number in range(600):
+        waits = hardly_waits(now)
+        samples = int(1e6 * (1 - waits) * off.lognormvariate(0, noise))
+        work_s = 2.5 * (1 - waits)
+        window = seen(now, samples=samples, waited_s=waits, work_s=work_s, cpu_s=work_s, cores=16)
+        before, now = now, tuner.decide(window).setting
+        changes += number >= 100 and now != before
+    assert changes <= 20
+
+
 def test_waiting_samples_are_given_ever_more_workers_while_that_helps() -> None:
     tuner = Tuner(Limits(inline=True), INLINE)
     used = run(tuner, lambda setting: float(max(1, setting.workers)), 12, cpu_s=0.01)
@@ -341,6 +359,33 @@ def test_nothing_is_tried_that_memory_has_become_too_small_for() -> None:
         now = tuner.decide(seen(now, cores=32, available_bytes=available_bytes, worker_bytes=100)).setting
         tried.append(now.workers)
     assert max(tried[:4]) > 3 >= max(tried[4:])
+
+
+@pytest.mark.parametrize(("work_s", "trial"), [(1.0, INLINE), (0.3, processes(1))])
+def test_a_trial_of_fewer_does_not_take_homes_memory(work_s: float, trial: Setting) -> None:
+    """Seen from a trial of fewer, home needs memory that its workers have, or have just given back."""
+    tuner = Tuner(Limits(inline=True), processes(8))
+    memory = {"available_bytes": 400, "worker_bytes": 100, "cores": 16}
+    waits = {INLINE: 1.0, processes(1): 0.01}[trial]
+    now = tuner.decide(seen(processes(8), work_s=work_s, cpu_s=work_s, waited_s=waits, **memory)).setting
+    assert now == trial
+    back = tuner.decide(seen(trial, samples=300, **memory))
+    assert (back.setting, tuner.home) == (processes(8), processes(8))
+
+
+def test_a_trial_of_more_than_there_is_room_for_ends() -> None:
+    tuner = Tuner(Limits(inline=False), processes(2))
+    assert tuner.decide(seen(processes(2), work_s=2.0, cpu_s=2.0)).setting == processes(4)
+    decision = tuner.decide(seen(processes(4), work_s=4.0, cpu_s=4.0, samples=2000, cores=3, shared=True))
+    assert (decision.setting, tuner.home) == (processes(2), processes(2))
+
+
+def test_a_home_that_cannot_be_had_again_is_home_no_more() -> None:
+    """Its workers went for a trial of fewer, and do not start again."""
+    tuner = Tuner(Limits(inline=False), processes(4))
+    assert tuner.decide(seen(processes(4), work_s=1.0)).setting == processes(2)
+    tuner.cannot(processes(3))
+    assert (tuner.home, tuner.why) == (processes(2), "3 worker processes could not be had")
 
 
 def test_samples_that_wait_are_not_denied_workers_for_lack_of_cores() -> None:

@@ -5,6 +5,9 @@
 2. What only copies (an index, a stack) or multiplies gives the same bits with any number. Where the first batches of a pass did nothing
    else, and no workers are at work for whom the cores are, the loop has all its threads: one instead of two are a sixth slower where
    a batch is one large index.
+3. A later batch may do something else (one in ten is mixed, say): it is watched too, and goes on with one thread before it does. Watching
+   costs 2 µs a call, so where a batch is many small calls, which threads hardly help, the loop takes one and does not watch.
+4. Not seen: what a data set has its own threads do, and what is inside a function of torch.jit.
 """
 
 from __future__ import annotations
@@ -17,47 +20,74 @@ from torch.overrides import TorchFunctionMode
 
 WATCHED_BATCHES, WATCHED_AGAIN = 4, 1
 """Of the first pass, and of each one after it: a data set may have been changed meanwhile."""
+MOST_CALLS = 32
+"""Of torch in one batch."""
 _COPIES = """
-    __getitem__ __setitem__ index_select select gather take unbind split chunk narrow
-    view view_as reshape as_strided expand permute transpose t T mT squeeze unsqueeze flatten movedim detach
+    __getitem__ index_select select gather take unbind split chunk narrow
+    view view_as reshape expand permute transpose t T mT squeeze unsqueeze flatten movedim detach
     stack cat concat clone copy_ to type float double half bfloat16 int long short byte bool contiguous flip roll pad pad_sequence repeat
-    tensor as_tensor empty empty_like new_empty zeros zeros_like new_zeros ones ones_like full full_like new_full arange
+    tensor as_tensor empty empty_like new_empty zeros zeros_like new_zeros ones ones_like full full_like new_full
     fill_ zero_ numpy item tolist
     __get__ __set__ __len__ __iter__ __contains__ size dim ndimension numel nelement element_size stride storage_offset
     is_contiguous is_floating_point is_complex is_pinned is_shared data_ptr untyped_storage get_device
 """
-_EXACT = "mul mul_ __mul__ __rmul__ div div_ __truediv__ true_divide neg __neg__ eq ne lt le gt ge equal __eq__ __ne__ __lt__ __gt__"
+_EXACT = "neg __neg__ eq ne lt le gt ge equal __eq__ __ne__ __lt__ __gt__"
+_EXACT_IF_REAL = frozenset({"mul", "mul_", "__mul__", "__rmul__", "div", "div_", "__truediv__", "true_divide"})
+"""A complex product is a sum."""
 _DRAWN_ONE_BY_ONE = "rand randint randn randperm random_ uniform_ get_state set_state manual_seed"
-SAME_BITS = frozenset(f"{_COPIES} {_EXACT} {_DRAWN_ONE_BY_ONE}".split())
-"""Not the sum of two tensors, whose factor is fused with it or not depending on where a thread's share ends."""
+SAME_BITS = frozenset(f"{_COPIES} {_EXACT} {_DRAWN_ONE_BY_ONE}".split()) | _EXACT_IF_REAL
+"""Not the sum of two tensors, whose factor is fused with it or not depending on where a thread's share ends; so it is with a range, which
+adds steps. Nor what writes to places (__setitem__): of two values for one place, the thread that is later wins."""
 
 _T = TypeVar("_T")
 
 
 class _Watching(TorchFunctionMode):
-    """Notes what of torch is called while it is in force, in this thread."""
+    """Notes what of torch is called while it is in force, in this thread. What is not known to give the same bits has one thread, and so
+    has all after it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.names: set[str] = set()
+        self.calls = 0
+        self.others: set[str] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.add(getattr(func, "__name__", repr(func)))
+        self.calls += 1
+        name = getattr(func, "__name__", repr(func))
+        own = [each.__name__ for each in types if each is not torch.Tensor]  # classes that may do anything
+        if own or name not in SAME_BITS or (name in _EXACT_IF_REAL and any(map(_is_complex, args))):
+            if not self.others:
+                torch.set_num_threads(1)
+            self.others.add(f"{name} of {own[0]}" if own else name)
         return func(*args, **(kwargs or {}))
+
+
+def _is_complex(value: Any) -> bool:
+    return value.is_complex() if isinstance(value, torch.Tensor) else isinstance(value, complex)
 
 
 class ThreadUse:
     def __init__(self) -> None:
         self._left = WATCHED_BATCHES
+        self._calls = 0
         self._others: set[str] = set()
 
     def __repr__(self) -> str:
-        seen = f"because of {', '.join(sorted(self._others))}" if self._others else f"until {self._left} more batches were watched"
-        return "<ThreadUse: all threads>" if self._may_use_all else f"<ThreadUse: one thread, {seen}>"
+        if self._may_use_all:
+            return "<ThreadUse: all threads>"
+        if self._others:
+            return f"<ThreadUse: one thread, because of {', '.join(sorted(self._others))}>"
+        if self._calls > MOST_CALLS:
+            return f"<ThreadUse: one thread, because of {self._calls} calls in a batch>"
+        return f"<ThreadUse: one thread, until {self._left} more batches were watched>"
+
+    @property
+    def _is_one_for_good(self) -> bool:
+        return bool(self._others) or self._calls > MOST_CALLS
 
     @property
     def _may_use_all(self) -> bool:
-        return not self._left and not self._others
+        return not self._left and not self._is_one_for_good
 
     def begin_pass(self) -> None:
         self._left = max(self._left, WATCHED_AGAIN)
@@ -65,16 +95,22 @@ class ThreadUse:
     def load(self, load: Callable[[], _T], alone: bool) -> _T:
         """`alone`: no workers load meanwhile."""
         threads = torch.get_num_threads()
-        if threads == 1 or (alone and self._may_use_all):
+        if threads == 1:
             return load()
-        torch.set_num_threads(1)
+        uses_all = alone and self._may_use_all
+        if not uses_all:
+            torch.set_num_threads(1)
         try:
-            if not self._left or self._others:
-                return load()
-            self._left -= 1
-            with _Watching() as watching:
-                value = load()
-            self._others |= watching.names - SAME_BITS
-            return value
+            return self._watch(load) if uses_all or (self._left and not self._is_one_for_good) else load()
         finally:
             torch.set_num_threads(threads)
+
+    def _watch(self, load: Callable[[], _T]) -> _T:
+        self._left = max(0, self._left - 1)
+        watching = _Watching()
+        try:
+            with watching:
+                return load()
+        finally:
+            self._others |= watching.others
+            self._calls = max(self._calls, watching.calls)

@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from antifreeze.tuning.belief import Belief, Prospect
 from antifreeze.tuning.setting import INLINE, WAITS_OUTSIDE, Limits, Setting
@@ -72,7 +72,7 @@ class Tuner:
     belief: Belief = field(default_factory=Belief)
     why: str = ""  # it is home
     _trial: Setting | None = None
-    _home_waits: float = 0.0
+    _waits: dict[Setting, float] = field(default_factory=dict)  # the loop, in the last window with each that was tried
     _odd_windows: int = 0
     _steady_for: int = 0
     _patience: int = PATIENCE
@@ -83,6 +83,7 @@ class Tuner:
         if seen.setting not in (self.home, self._trial):
             self._trial = None
             return Decision(self.home, self.why or "nothing else is known yet", depth_within(seen))
+        self._waits[seen.setting] = seen.waits
         if seen.setting == self.home:
             self._note_home(seen)
         else:
@@ -101,9 +102,15 @@ class Tuner:
         fewer = setting.workers - 1
         self.limits = Limits(self.limits.inline, max(1, min(self.limits.most, fewer)), () if fewer < 1 else self.limits.kinds)
         self._trial = None
+        if self.home.workers > self.limits.most:
+            self.home, self.why = Setting(self.home.kind, self.limits.most), f"{setting} could not be had"
 
     def _stay_within(self, seen: Measured) -> None:
-        fit = most_workers(seen, self.limits.most) if seen.shared else fitting_workers(seen, self.limits.most)
+        """Memory that workers of home have, or gave back for a trial, is not asked for again: of what is left only half would count."""
+        fitting = most_workers if seen.shared else fitting_workers
+        fit = fitting(replace(seen, available_bytes=None), self.limits.most)
+        if self._trial is not None and self._trial.workers > fit:
+            self._trial = None
         if self.home.workers > fit:
             self.home, self._trial = Setting(self.home.kind, fit), None
             self.why = "other loaders need cores too" if seen.shared else "no more fit into the memory there is"
@@ -111,7 +118,6 @@ class Tuner:
     # --- learning ---
 
     def _note_home(self, seen: Measured) -> None:
-        self._home_waits = seen.waits
         known = self.belief.rate(self.home) if self.home in self.belief else seen.rate
         self.belief.note(self.home, seen.rate, at_home=True, says=1.0 if self.belief.windows or seen.batches > 1 else FIRST_BATCH_SAYS)
         self._steady_for += 1
@@ -126,18 +132,19 @@ class Tuner:
         """The setting that was tried may be the better one."""
         trial, before = seen.setting, self.home
         lead = self.belief.compare(before, [trial])[trial].lead
-        if lead < self._price(seen, trial):
+        if lead < self._price(trial):
             self.why = self.why or f"{trial} did {math.exp(lead):.2f}× as much"
             return
         times = f"{math.exp(lead):.2f}× as fast" if lead >= AHEAD else "no slower"
-        waited = f"the loop waited for data {self._home_waits:.0%} of the time with {before}"
+        waited = f"the loop waited for data {self._waits[before]:.0%} of the time with {before}"
         self.why = f"{waited} and goes {times} with this, waiting {seen.waits:.0%}"
-        self.home, self._home_waits = trial, seen.waits
+        self.home = trial
 
-    def _price(self, seen: Measured, setting: Setting) -> float:
-        """What it must be ahead of home by; where fewer workers need not be as fast, less than 0."""
+    def _price(self, setting: Setting) -> float:
+        """What it must be ahead of home by; where fewer workers need not be as fast, less than 0. More are in vain where the loop does not
+        wait with the fewer of the two, whichever of them is home: else what is worth a trial would never be worth keeping, for ever."""
         doublings = math.log2((1 + setting.workers) / (1 + self.home.workers))
-        in_vain = seen.waits < WAITING_MATTERS
+        in_vain = self._waits[min(setting, self.home, key=lambda each: each.workers)] < WAITING_MATTERS
         return doublings * (PRICE_IN_VAIN if in_vain else PRICE) + AHEAD * (doublings > 0)
 
     # --- choosing ---
@@ -160,7 +167,7 @@ class Tuner:
         """What speaks for a setting, besides its windows: of one that was tried, less its price; where workers are busy and have cores,
         more of them promise more."""
         if setting in self.belief:
-            return -self._price(seen, setting)
+            return -self._price(setting)
         if setting.kind is not self.home.kind or _are_too_many(self.home.workers, seen):
             return 0.0
         return LEAN * math.log2(setting.workers / self.home.workers)
