@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from antifreeze import DataLoader
-from antifreeze.delivery.thread_use import MOST_CALLS, WATCHED_BATCHES, ThreadUse
+from antifreeze.delivery.thread_use import WATCHED_BATCHES, ThreadUse
 
 SOURCE = torch.arange(1_000_000, dtype=torch.float32).reshape(-1, 100) / 7
 CHOSEN = torch.arange(0, 10_000, 3)
@@ -57,7 +57,7 @@ def threads_of(use: ThreadUse, load: Callable[[], object], times: int, alone: bo
         pytest.param(lambda: torch.arange(0, 30_000, 0.1), False, id="a range, which adds steps"),
         pytest.param(lambda: SOURCE.clone().__setitem__(CHOSEN, SOURCE[CHOSEN]), False, id="two values for one place"),
         pytest.param(lambda: SOURCE.as_subclass(Shares)[CHOSEN], False, id="a class that does more than it is asked"),
-        pytest.param(lambda: [SOURCE[row] for row in range(MOST_CALLS + 1)], False, id="many small calls"),
+        pytest.param(lambda: [SOURCE[row] for row in range(100)], True, id="many small calls"),
         pytest.param(SOURCE.exp, False, id="what is another function at the end of a share"),
     ],
 )
@@ -115,7 +115,7 @@ def test_what_comes_late_has_one_thread_before_it_is_done() -> None:
         seen.append(torch.get_num_threads())
         return total
 
-    assert threads_of(use, lambda: SOURCE[CHOSEN], WATCHED_BATCHES + 1)[-1] == 4
+    assert threads_of(use, lambda: SOURCE[CHOSEN], 7) == [1] * WATCHED_BATCHES + [4] * 3
     torch.set_num_threads(1)
     expected = mixed()
     torch.set_num_threads(4)

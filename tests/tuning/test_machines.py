@@ -159,3 +159,21 @@ def test_changes_become_rare() -> None:
         machine._window()
         changes, before = changes + (machine.setting != before), machine.setting
     assert changes <= 12
+
+
+class Pausing(Machine):
+    """Stands still for most of its third window, whatever setting it is of."""
+
+    windows = 0
+
+    def _measured(self, setting: Setting, rate: float) -> Measured:
+        self.windows += 1
+        return super()._measured(setting, rate * (0.01 if self.windows == 3 else 1))
+
+
+@pytest.mark.parametrize("workload", ["tokens", "jpeg", "rows"])
+def test_a_single_bad_moment_is_no_word_on_a_setting(workload: str) -> None:
+    machines = [Pausing(*SIXTEEN_CORES[workload], 16, seed) for seed in range(MACHINES)]
+    for machine in machines:
+        machine.run_until(10.0)
+    assert mean([machine.run_until(30.0) for machine in machines]) >= 0.95

@@ -5,9 +5,9 @@
 2. What only copies (an index, a stack) or multiplies gives the same bits with any number. Where the first batches of a pass did nothing
    else, and no workers are at work for whom the cores are, the loop has all its threads: one instead of two are a sixth slower where
    a batch is one large index.
-3. A later batch may do something else (one in ten is mixed, say): it is watched too, and goes on with one thread before it does. Watching
-   costs 2 µs a call, so where a batch is many small calls, which threads hardly help, the loop takes one and does not watch.
-4. Not seen: what a data set has its own threads do, and what is inside a function of torch.jit.
+3. A later batch may do something else (one in ten is mixed, say): the 8th, 16th, 32nd … are watched too, at 2 µs a call of torch's. The
+   first of them that does has one thread before it does, and so have all after it.
+4. Not seen: what only batches between those do, what a data set has its own threads do, and what is inside a function of torch.jit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from torch.overrides import TorchFunctionMode
 
 WATCHED_BATCHES, WATCHED_AGAIN = 4, 1
 """Of the first pass, and of each one after it: a data set may have been changed meanwhile."""
-MOST_CALLS = 32
-"""Of torch in one batch."""
 _COPIES = """
     __getitem__ index_select select gather take unbind split chunk narrow
     view view_as reshape expand permute transpose t T mT squeeze unsqueeze flatten movedim detach
@@ -48,11 +46,9 @@ class _Watching(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = 0
         self.others: set[str] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls += 1
         name = getattr(func, "__name__", repr(func))
         own = [each.__name__ for each in types if each is not torch.Tensor]  # classes that may do anything
         if own or name not in SAME_BITS or (name in _EXACT_IF_REAL and any(map(_is_complex, args))):
@@ -69,39 +65,33 @@ def _is_complex(value: Any) -> bool:
 class ThreadUse:
     def __init__(self) -> None:
         self._left = WATCHED_BATCHES
-        self._calls = 0
+        self._number = 0  # of the batch in its pass
         self._others: set[str] = set()
 
     def __repr__(self) -> str:
-        if self._may_use_all:
-            return "<ThreadUse: all threads>"
-        if self._others:
-            return f"<ThreadUse: one thread, because of {', '.join(sorted(self._others))}>"
-        if self._calls > MOST_CALLS:
-            return f"<ThreadUse: one thread, because of {self._calls} calls in a batch>"
-        return f"<ThreadUse: one thread, until {self._left} more batches were watched>"
-
-    @property
-    def _is_one_for_good(self) -> bool:
-        return bool(self._others) or self._calls > MOST_CALLS
+        seen = f"because of {', '.join(sorted(self._others))}" if self._others else f"until {self._left} more batches were watched"
+        return "<ThreadUse: all threads>" if self._may_use_all else f"<ThreadUse: one thread, {seen}>"
 
     @property
     def _may_use_all(self) -> bool:
-        return not self._left and not self._is_one_for_good
+        return not self._left and not self._others
 
     def begin_pass(self) -> None:
-        self._left = max(self._left, WATCHED_AGAIN)
+        self._left, self._number = max(self._left, WATCHED_AGAIN), 0
 
     def load(self, load: Callable[[], _T], alone: bool) -> _T:
         """`alone`: no workers load meanwhile."""
         threads = torch.get_num_threads()
         if threads == 1:
             return load()
-        uses_all = alone and self._may_use_all
-        if not uses_all:
+        self._number += 1
+        is_watched = not self._others and (self._left > 0 or self._number & (self._number - 1) == 0)
+        if alone and self._may_use_all and not is_watched:
+            return load()
+        if not (alone and self._may_use_all):
             torch.set_num_threads(1)
         try:
-            return self._watch(load) if uses_all or (self._left and not self._is_one_for_good) else load()
+            return self._watch(load) if is_watched else load()
         finally:
             torch.set_num_threads(threads)
 
@@ -113,4 +103,3 @@ class ThreadUse:
                 return load()
         finally:
             self._others |= watching.others
-            self._calls = max(self._calls, watching.calls)

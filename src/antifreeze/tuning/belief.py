@@ -32,6 +32,8 @@ AGES, AT_LEAST_WINDOWS = 0.15, 100
 """What all there was so far, and that many windows at least, may have changed."""
 MOST_WEIGHT = 40.0
 """Of an average, in windows: it forgets what is older."""
+UNLIKE, SETTLED = 0.4, 2.5
+"""So far apart no two windows of a setting are, but for a bad moment; unless it was measured so often."""
 WEATHER_GAIN = 0.2
 """Of what a window of home is off by, the part that is taken for the weather, where home is well known."""
 _DEVIATION = math.sqrt(math.pi / 2)
@@ -96,6 +98,8 @@ class Belief:
         log_rate = math.log(max(rate, 1e-9)) - self._weather
         weight = self.weight(setting) + says
         average = self._tried.setdefault(setting, _Average(log_rate, weight, self.windows))
+        if average.weight < SETTLED and abs(log_rate - average.log_rate) > UNLIKE:
+            log_rate = average.log_rate = max(log_rate, average.log_rate)  # the other one was a bad moment
         average.weight, average.at_window = min(weight, MOST_WEIGHT), self.windows
         off = log_rate - average.log_rate
         average.log_rate += says * off / average.weight

@@ -47,8 +47,10 @@ CHANGED = 1.5
 SOME = 4
 """Workers for batches that are loaded faster than they are handed over, where there are cores to spare; twice as many where there are
 plenty."""
-FIRST_BATCH_SAYS = 1e-4
-"""As much as so many windows: it may have opened everything that the others find open."""
+HARDLY = 1e-4
+"""Of a window: what the very first batch says, which may have opened everything that the others find open; and the first window of a trial
+that is STOOD_STILL behind, in which the machine may have been busy with something else. A second one is believed."""
+STOOD_STILL = 0.5
 NO_CORE = 0.1
 PATIENCE, MOST_PATIENCE = 8, 512
 
@@ -87,7 +89,7 @@ class Tuner:
         if seen.setting == self.home:
             self._note_home(seen)
         else:
-            self.belief.note(seen.setting, seen.rate, at_home=False)
+            self.belief.note(seen.setting, seen.rate, at_home=False, says=HARDLY if self._may_be_a_bad_moment(seen) else 1.0)
             self._settle(seen)
         decision = self._look_around(seen)
         self._trial = decision.setting if decision.is_trial else None
@@ -117,9 +119,12 @@ class Tuner:
 
     # --- learning ---
 
+    def _may_be_a_bad_moment(self, seen: Measured) -> bool:
+        return seen.setting not in self.belief and seen.rate < STOOD_STILL * self.belief.rate(self.home)
+
     def _note_home(self, seen: Measured) -> None:
         known = self.belief.rate(self.home) if self.home in self.belief else seen.rate
-        self.belief.note(self.home, seen.rate, at_home=True, says=1.0 if self.belief.windows or seen.batches > 1 else FIRST_BATCH_SAYS)
+        self.belief.note(self.home, seen.rate, at_home=True, says=1.0 if self.belief.windows or seen.batches > 1 else HARDLY)
         self._steady_for += 1
         odd = not known / CHANGED <= seen.rate <= known * CHANGED
         self._odd_windows = self._odd_windows + 1 if odd else 0
