@@ -417,3 +417,19 @@ def test_a_first_window_that_is_far_behind_may_have_been_a_bad_moment() -> None:
     other.decide(seen(processes(2), **BUSY))
     other.decide(seen(processes(4), **BUSY, samples=100))
     assert not other.decide(seen(processes(4), **BUSY, samples=100)).is_trial, "twice is no accident"
+
+
+@pytest.mark.parametrize(("waited_s", "home"), [(0.01, 4), (0.5, 8)])
+def test_where_the_loop_does_not_wait_fewer_need_not_be_quite_as_fast(waited_s: float, home: int) -> None:
+    tuner = Tuner(Limits(inline=False), processes(8))
+    busy = {"work_s": 2.5, "cpu_s": 2.5, "waited_s": waited_s, "cores": 8}
+    assert tuner.decide(seen(processes(8), **busy)).setting == processes(4)
+    tuner.decide(seen(processes(4), **busy, samples=990))
+    assert tuner.home == processes(home)
+
+
+def test_more_workers_must_be_ahead() -> None:
+    tuner = Tuner(Limits(inline=False), processes(3))
+    assert tuner.decide(seen(processes(3), **BUSY)).setting == processes(4)
+    tuner.decide(seen(processes(4), **BUSY, samples=1005))
+    assert tuner.home == processes(3)

@@ -488,3 +488,22 @@ def test_the_next_sample_begins_in_the_step_in_which_the_last_one_ends() -> None
     began, ended = sorted(began for began, _ in dataset.at), sorted(ended for _, ended in dataset.at)
     assert all(began[number] >= ended[number - 8] for number in range(8, 96)), "never more than eight at a time"
     assert sum(began[number] < ended[number - 7] for number in range(8, 96)) > 40
+
+
+async def late_and_unmoved(index: int) -> int:
+    """Every fourth one is cancelled, and comes all the same."""
+    if index % 4 == 0:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            return index
+    if sys.version_info >= (3, 11):
+        task = asyncio.current_task()
+        assert task is not None and not task.cancelling()
+    return index
+
+
+@everywhere
+def test_one_that_passes_over_its_cancelling_is_nothing_to_those_after_it(place: dict[str, Any]) -> None:
+    loader = loader_of(late_and_unmoved, place, concurrency=1, on_bad_sample="skip", sample_timeout_s=0.2)
+    assert indices(loader) == [index for index in range(20) if index % 4]

@@ -30,11 +30,11 @@ WAITING_MATTERS = 0.05
 PRICE, PRICE_IN_VAIN = 0.003, 0.02
 """What a doubling of the workers must bring at least, and where the loop does not wait."""
 AHEAD = 0.005
-"""So far ahead another setting must be believed to be: changing costs something too."""
+"""So far ahead more workers must be believed to be besides: changing costs something too."""
 WORTH_A_TRIAL = 0.003
 """What a trial may bring at least."""
 LEAN = 0.1
-"""For each doubling."""
+"""What a doubling of workers that are busy is expected to bring, before any was tried."""
 LOOKS_AHEAD = 20
 """Windows: what comes after is worth a trial even where it has just begun."""
 CHANGING = 1.3

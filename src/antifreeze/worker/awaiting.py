@@ -148,7 +148,7 @@ class _Lane:
                 raise
             except BaseException as raised:
                 error = raised
-                self._is_cancelled_no_more()
+            self._is_cancelled_no_more()  # also where it passed over that
             sample, self.sample = self.sample, None
             if self._fetcher is not None and sample is not None:
                 self._go_on(self._fetcher, sample, value, error)
