@@ -1,8 +1,14 @@
 """num_workers="auto" against every fixed setting: `python benchmarks/auto.py` prints the table of docs/benchmarks.md.
 
-For each workload one process holds a loader of every setting, their workers warm. After some seconds for "auto" to find its setting,
-rounds follow in which every loader runs for a moment, one after the other; a figure is the median over the rounds, and a ratio the
-median of the ratio within one round. The loop does nothing, so all cores are there for loading.
+For each workload one process holds a loader of every setting, their workers warm. The loop does nothing, so all cores are there for
+loading. After some seconds for "auto" to find its setting:
+
+    rounds    every loader in turn, a moment each; a figure is the median over them, and the fixed setting with the largest is the best
+    duels     best, auto, best again │ best again, auto, best │ …    "best again" is a second loader with the very same setting
+
+*Of the best* is the median over the duels of auto by the mean of the two beside it, with the interval that holds the true median 95 times in
+100. *Itself* is best again by best: what is not 1 there is the machine's. The rounds that chose the best are not those it is compared in:
+of five settings that are alike one always looks best by chance.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import machine
+from medians import interval_of_median
 from runs import in_own_process
 from table import quantity, ratio, render
 from workloads import WORKLOADS
@@ -52,7 +59,7 @@ class Run:
         return batches * self.batch_size / elapsed
 
 
-def measure(workload: str, fixed: Sequence[str], warm_s: float, seconds: float, rounds: int, quick: bool) -> dict[str, Any]:
+def measure(workload: str, fixed: Sequence[str], warm_s: float, seconds: float, rounds: int, duels: int, quick: bool) -> dict[str, Any]:
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     samples = WORKLOADS[workload].quick_samples if quick else WORKLOADS[workload].samples
     autos = [AUTO, ANY_KIND] if any(setting.endswith(THREADS) for setting in fixed) else [AUTO]
@@ -65,22 +72,44 @@ def measure(workload: str, fixed: Sequence[str], warm_s: float, seconds: float, 
         first = number % len(names)  # nobody is always the one who comes after the slow one
         for name in names[first:] + names[:first]:
             rates[name].append(runs[name].rate(seconds))
-    decided = {name: list(runs[name].loader.report().decided) for name in autos}
+    medians = {name: statistics.median(list_of) for name, list_of in rates.items()}
+    found: dict[str, Any] = {"medians": medians, "autos": {}}
+    for auto in autos:  # with threads allowed, it is measured against them too; without, against processes and inline alone
+        best = max((each for each in fixed if auto == ANY_KIND or not each.endswith(THREADS)), key=medians.__getitem__)
+        again = Run(workload, best, samples)
+        again.rate(min(warm_s, 1.0))
+        of_best, itself = duel(runs[auto], runs[best], again, seconds, duels)
+        again.loader.close()
+        found["autos"][auto] = {"best": best, "of_best": of_best, "itself": itself, "decided": list(runs[auto].loader.report().decided)}
     for run in runs.values():
         run.loader.close()
-    return {"rates": rates, "decided": decided}
+    return found
+
+
+def duel(auto: Run, best: Run, again: Run, seconds: float, times: int) -> tuple[list[float], list[float]]:
+    """auto by the best on both sides of it, and the best by itself."""
+    of_best, itself = [], []
+    for number in range(times):
+        before, after = (best, again) if number % 2 else (again, best)
+        rates = {id(run): run.rate(seconds) for run in (before, auto, after)}
+        of_best.append(2 * rates[id(auto)] / (rates[id(best)] + rates[id(again)]))
+        itself.append(rates[id(again)] / rates[id(best)])
+    return of_best, itself
 
 
 def row(workload: str, found: dict[str, Any], fixed: Sequence[str]) -> list[str]:
-    """With threads allowed, "auto" is measured against them too; without, against processes and inline alone."""
-    rates = found["rates"]
-    medians = {name: statistics.median(list_of) for name, list_of in rates.items()}
+    medians = found["medians"]
     cells = [workload, *(quantity(medians[setting]) for setting in fixed)]
-    for auto, decided in found["decided"].items():
-        rivals = [setting for setting in fixed if auto == ANY_KIND or not setting.endswith(THREADS)]
-        best = max(rivals, key=medians.__getitem__)
-        against = statistics.median(one / other for one, other in zip(rates[auto], rates[best], strict=True))
-        cells += [quantity(medians[auto]), ratio(against), "inline" if best == "0" else best, decided[-1].split(" since ")[0]]
+    for auto, seen in found["autos"].items():
+        low, high = interval_of_median(seen["of_best"])
+        cells += [
+            quantity(medians[auto]),
+            ratio(statistics.median(seen["of_best"])),
+            f"{low:.2f}–{high:.2f}",
+            ratio(statistics.median(seen["itself"])),
+            "inline" if seen["best"] == "0" else seen["best"],
+            seen["decided"][-1].split(" since ")[0],
+        ]
     return cells
 
 
@@ -91,7 +120,8 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", default="", help='numbers of threads to compare with, too; then also workers="auto" (default: none)')
     parser.add_argument("--warm", type=float, default=8.0, help='seconds for "auto" to find its setting (default %(default)s)')
     parser.add_argument("--seconds", type=float, default=0.5, help="of one loader in one round (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5, help="in which every setting is measured (default %(default)s)")
+    parser.add_argument("--duels", type=int, default=15, help="of auto with the best of them, afterwards (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="small data sets: shows that it works, its figures mean little")
     parser.add_argument("--markdown", action="store_true", help="the table as markdown")
     parser.add_argument("--why", action="store_true", help='also print every decision of "auto"')
@@ -102,8 +132,8 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     unknown = [name for name in chosen.workloads.split(",") if name not in WORKLOADS]
     if unknown:
         parser.error(f"no workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
-    if chosen.rounds < 1 or chosen.seconds <= 0 or not chosen.fixed:
-        parser.error("--rounds must be 1 or more, --seconds more than 0, and --fixed name a number of workers")
+    if min(chosen.rounds, chosen.duels) < 1 or chosen.seconds <= 0 or not chosen.fixed:
+        parser.error("--rounds and --duels must be 1 or more, --seconds more than 0, and --fixed name a number of workers")
     return chosen
 
 
@@ -115,21 +145,21 @@ def main(given: Sequence[str] | None = None) -> int:
     rows, notes = [], []
     for workload in chosen.workloads.split(","):
         missing = WORKLOADS[workload].missing()
-        request = [workload, chosen.fixed, chosen.warm, chosen.seconds, chosen.rounds, chosen.quick]
+        request = [workload, chosen.fixed, chosen.warm, chosen.seconds, chosen.rounds, chosen.duels, chosen.quick]
         found = missing or in_own_process(__file__, request, LIMIT_S)
         if isinstance(found, str):
             notes.append(f"{workload}: {'skipped' if missing else 'failed'}: {found}")
             continue
         rows.append(row(workload, found, chosen.fixed))
-        notes += [f"{workload}: {line}" for lines in found["decided"].values() for line in lines] if chosen.why else []
-        print(f"{workload}: auto {rows[-1][-3]} of the best", file=sys.stderr, flush=True)
+        notes += [f"{workload}: {line}" for seen in found["autos"].values() for line in seen["decided"]] if chosen.why else []
+        print(f"{workload}: auto {rows[-1][-5]} of the best", file=sys.stderr, flush=True)
     autos = [AUTO, ANY_KIND] if chosen.threads else [AUTO]
     head = [
         "workload",
         *("inline" if setting == "0" else setting if setting.endswith(THREADS) else f"{setting} workers" for setting in chosen.fixed),
-        *(title for auto in autos for title in (auto, "of the best", "best", "chosen")),
+        *(title for auto in autos for title in (auto, "of the best", "95 %", "itself", "best", "chosen")),
     ]
-    conditions = f"{chosen.rounds} rounds of {chosen.seconds:g} s each, after {chosen.warm:g} s{', --quick' if chosen.quick else ''}"
+    conditions = f"{chosen.rounds} rounds and {chosen.duels} duels of {chosen.seconds:g} s each, after {chosen.warm:g} s{', --quick' if chosen.quick else ''}"
     print("\n".join([*machine.description(), conditions, "", render(head, rows, chosen.markdown), *notes]))
     return 1 if any(": failed: " in note for note in notes) else 0
 

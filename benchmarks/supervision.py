@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import math
 import re
 import select
 import subprocess
@@ -34,6 +33,7 @@ from statistics import median
 from typing import Any
 
 import machine
+from medians import interval_of_median
 from runs import HERE, measuring_environment
 from table import render
 
@@ -212,13 +212,6 @@ def compare(workload: str, pairs: int, turns: int, workers: int) -> list[str]:
         f"{median(ratios):+.1%}",
         f"{low:+.1%} to {high:+.1%}",
     ]
-
-
-def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
-    """Whatever their distribution: the number of values below the median is binomial, 1.96 of its deviations to either side are 95 %."""
-    ordered, reach = sorted(values), 0.98 * len(values) ** 0.5
-    middle = (len(ordered) - 1) / 2
-    return ordered[max(0, math.floor(middle - reach))], ordered[min(len(ordered) - 1, math.ceil(middle + reach))]
 
 
 def main() -> int:

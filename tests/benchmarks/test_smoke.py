@@ -33,11 +33,11 @@ def test_loader_benchmark_measures_and_prints(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_auto_is_measured_against_fixed_settings() -> None:
     command = [sys.executable, "benchmarks/auto.py", "--quick", "--workloads", "rows-batch", "--fixed", "0,1"]
-    more = ["--warm", "0.3", "--seconds", "0.05", "--rounds", "1", "--markdown", "--why"]
+    more = ["--warm", "0.3", "--seconds", "0.05", "--rounds", "1", "--duels", "2", "--markdown", "--why"]
     done = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "| workload | inline | 1 workers | auto | of the best | best | chosen |" in done.stdout
+    assert "| workload | inline | 1 workers | auto | of the best | 95 % | itself | best | chosen |" in done.stdout
     assert "rows-batch: no workers since batch 0" in done.stdout
 
 
