@@ -4,7 +4,10 @@ For each workload one process holds a loader of every setting, their workers war
 loading. After some seconds for "auto" to find its setting:
 
     rounds    every loader in turn, a moment each; a figure is the median over them, and the fixed setting with the largest is the best
-    duels     best, auto, best again │ best again, auto, best │ …    "best again" is a second loader with the very same setting
+    duels     best, auto, best again │ best, auto, best again │ …    "best again" is a second loader with the very same setting
+
+All load from one data set: where its memory lies would move the rate of each by some percent. Nobody runs twice in a row: he would find
+his memory in the caches, and the others would not.
 
 *Of the best* is the median over the duels of auto by the mean of the two beside it, with the interval that holds the true median 95 times in
 100. *Itself* is best again by best: what is not 1 there is the machine's. The rounds that chose the best are not those it is compared in:
@@ -36,14 +39,13 @@ THREADS = " threads"
 class Run:
     """One loader, epoch after epoch, for as long as it is asked to go on."""
 
-    def __init__(self, workload: str, setting: str, samples: int) -> None:
+    def __init__(self, given: dict[str, Any], setting: str) -> None:
         from antifreeze import DataLoader
 
-        given = WORKLOADS[workload].loader_arguments(samples)
         workers: Any = AUTO if setting in (AUTO, ANY_KIND) else int(setting.removesuffix(THREADS))
         kind = "thread" if setting.endswith(THREADS) else "auto" if setting == ANY_KIND else "process"
         self.loader = DataLoader(num_workers=workers, persistent_workers=workers not in (0, AUTO), workers=kind, **given)
-        self.batch_size = WORKLOADS[workload].batch_size
+        self.batch_size = given["batch_size"]
         self._batches = self._endless()
 
     def _endless(self) -> Iterator[Any]:
@@ -63,7 +65,8 @@ def measure(workload: str, fixed: Sequence[str], warm_s: float, seconds: float, 
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     samples = WORKLOADS[workload].quick_samples if quick else WORKLOADS[workload].samples
     autos = [AUTO, ANY_KIND] if any(setting.endswith(THREADS) for setting in fixed) else [AUTO]
-    runs = {setting: Run(workload, setting, samples) for setting in [*fixed, *autos]}
+    given = WORKLOADS[workload].loader_arguments(samples)
+    runs = {setting: Run(given, setting) for setting in [*fixed, *autos]}
     for name in [*autos, *fixed]:  # "auto" leaves cores to loaders that are at work, so they are not before it is
         runs[name].rate(warm_s if name in autos else min(warm_s, 1.0))
     rates: dict[str, list[float]] = {name: [] for name in runs}
@@ -76,7 +79,7 @@ def measure(workload: str, fixed: Sequence[str], warm_s: float, seconds: float, 
     found: dict[str, Any] = {"medians": medians, "autos": {}}
     for auto in autos:  # with threads allowed, it is measured against them too; without, against processes and inline alone
         best = max((each for each in fixed if auto == ANY_KIND or not each.endswith(THREADS)), key=medians.__getitem__)
-        again = Run(workload, best, samples)
+        again = Run(given, best)
         again.rate(min(warm_s, 1.0))
         of_best, itself = duel(runs[auto], runs[best], again, seconds, duels)
         again.loader.close()
@@ -89,11 +92,10 @@ def measure(workload: str, fixed: Sequence[str], warm_s: float, seconds: float, 
 def duel(auto: Run, best: Run, again: Run, seconds: float, times: int) -> tuple[list[float], list[float]]:
     """auto by the best on both sides of it, and the best by itself."""
     of_best, itself = [], []
-    for number in range(times):
-        before, after = (best, again) if number % 2 else (again, best)
-        rates = {id(run): run.rate(seconds) for run in (before, auto, after)}
-        of_best.append(2 * rates[id(auto)] / (rates[id(best)] + rates[id(again)]))
-        itself.append(rates[id(again)] / rates[id(best)])
+    for _ in range(times):
+        before, rate, after = (run.rate(seconds) for run in (best, auto, again))
+        of_best.append(2 * rate / (before + after))
+        itself.append(after / before)
     return of_best, itself
 
 

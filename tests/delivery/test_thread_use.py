@@ -174,3 +174,31 @@ def test_a_loader_that_loads_in_the_loop() -> None:
         seen = [int(threads[0]) for _ in range(2) for threads, _ in loader]
     assert set(seen[:WATCHED_BATCHES]) == {1}
     assert 4 in seen and seen[200] == 1
+
+
+def test_batches_that_nobody_looks_at_count_as_loaded() -> None:
+    use, looked_at = ThreadUse(), []
+    number = 0
+    while number < 100:
+        use.load(lambda: SOURCE[CHOSEN], alone=True)
+        looked_at.append(number + 1)
+        number += 1 + use.take_unwatched()
+    assert looked_at == [1, 2, 3, 4, 8, 16, 32, 64]
+
+
+class MixesLate(WholeBatches):
+    def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        late = SOURCE.sum() if indices[0] >= 15 * 50 else torch.zeros(())
+        return torch.tensor([torch.get_num_threads()]), late
+
+
+def test_a_loader_whose_batches_do_more_from_the_sixteenth_on() -> None:
+    """It is one of those that are looked at: it and all behind it have the bits of one thread."""
+    torch.set_num_threads(1)
+    expected = SOURCE.sum()
+    torch.set_num_threads(4)
+    with DataLoader(MixesLate(), batch_size=50, num_workers="auto", collate_fn=as_it_is) as loader:
+        batches = iter(loader)
+        seen = [next(batches) for _ in range(40)]
+    assert [int(threads[0]) for threads, _ in seen[4:]] == [4] * 11 + [1] * 25
+    assert all(torch.equal(late, expected) for _, late in seen[15:])

@@ -405,7 +405,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                     steering.steer(self._clock.entered_at)
                 if self._flights.inline and not self._flights.in_flight:
                     try:
-                        return steering.load_inline(self._load_at_once)
+                        if self._num_yielded < steering.plain_until:
+                            return self._load_at_once(steering.local)
+                        return steering.load_inline(self._load_at_once, self._num_yielded)
                     except NotHere as problem:
                         steering.leave_to_workers(problem)
                 elif steering.helps:

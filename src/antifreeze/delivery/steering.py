@@ -24,6 +24,9 @@ from antifreeze.supervisor.pool import Pool
 from antifreeze.tuning.setting import INLINE, Kind, Setting
 from antifreeze.worker.task import FetchError
 
+GATHERED_PLAINLY = 64
+"""Batches of rows that are gathered, after which it is asked whether they still are."""
+
 
 class NotHere(Exception):
     """A batch that could not be loaded in this process, and why."""
@@ -36,7 +39,8 @@ class Steering:
         self._job = job
         self._ledger = ledger
         self._traps = traps
-        self._local: LocalPool | None = None  # what loads in this process
+        self.local: LocalPool | None = None  # what loads in this process
+        self.plain_until = 0  # up to that batch of the pass, it makes the next one with nothing to be seen to
         flights.inline = auto.may_inline  # until workers are there
 
     def __repr__(self) -> str:
@@ -55,7 +59,7 @@ class Steering:
         return not flights.inline and flights.workers <= self.auto.helps_beside and self.auto.may_inline
 
     def new_epoch(self) -> None:
-        self._local = None
+        self.local, self.plain_until = None, 0
         self.auto.new_epoch()
         self._flights.inline = self.auto.may_inline and (self.auto.setting == INLINE or not self._pool.ready)
 
@@ -103,6 +107,7 @@ class Steering:
             if pool.size > setting.workers:
                 pool.resize(setting.workers)
         if before != (flights.inline, flights.workers):
+            self.plain_until = 0
             auto.changed(len(flights.in_flight))
             if not flights.inline:
                 flights.go_on()
@@ -118,7 +123,7 @@ class Steering:
             if planned is None:
                 return
             try:
-                flights.made(planned, *self.load_inline(partial(self._make, planned, watched)))
+                flights.made(planned, *self._load_seen_to(self.local or self._here(), partial(self._make, planned, watched)))
             except NotHere as problem:
                 self.leave_to_workers(problem)
                 return
@@ -133,10 +138,19 @@ class Steering:
                 raise NotHere(error.failure.message) from None
             raise
 
-    def load_inline(self, load: Callable[[LocalPool], Any]) -> Any:
-        """The next batch, as `load` makes it here: with the bits that a worker would give it (thread_use.py). Where rows are gathered no
-        code of the user's runs."""
-        local = self._local or self._here()
+    def load_inline(self, load: Callable[[LocalPool], Any], number: int) -> Any:
+        """The next batch, which is this one of its pass, as `load` makes it here, with no workers at work."""
+        local = self.local or self._here()
+        data = self._load_seen_to(local, load)
+        if local.gathers:
+            self.plain_until = number + GATHERED_PLAINLY
+        elif not self._job.as_found.is_noting:
+            self.plain_until = number + 1 + self.auto.threads.take_unwatched()
+        return data
+
+    def _load_seen_to(self, local: LocalPool, load: Callable[[LocalPool], Any]) -> Any:
+        """With the bits that a worker would give it (thread_use.py), and what it opens noted. Where rows are gathered no code of the user's
+        runs."""
         if local.gathers:
             return load(local)
         found, here = self._job.as_found, partial(load, local)
@@ -144,21 +158,21 @@ class Steering:
         return self.auto.threads.load(noting, alone=self._flights.inline)
 
     def settle(self) -> None:
-        if self._local is not None:
-            self._local.settle()
+        if self.local is not None:
+            self.local.settle()
 
     def _here(self) -> LocalPool:
         cursor = self._flights.cursor
         seeding = Seeding(cursor.base_seed, cursor.epoch, cursor.shared_seed)
-        self._local = self._job.local_pool(seeding, self._pool.ring, self._ledger)
+        self.local = self._job.local_pool(seeding, self._pool.ring, self._ledger)
         self._job.as_found.begin_pass()
         self.auto.threads.begin_pass()
-        return self._local
+        return self.local
 
     def leave_to_workers(self, problem: NotHere) -> None:
         auto, flights, pool = self.auto, self._flights, self._pool
         auto.forbid_inline(f"loading in the loop failed ({problem}), and a worker may be what it takes")
-        auto.setting, flights.inline = auto.tuner.home, False
+        auto.setting, flights.inline, self.plain_until = auto.tuner.home, False, 0
         self._ask_for(pool, auto.setting)
         flights.workers = auto.setting.workers
         auto.changed(0)

@@ -79,6 +79,14 @@ class ThreadUse:
     def begin_pass(self) -> None:
         self._left, self._number = max(self._left, WATCHED_AGAIN), 0
 
+    def take_unwatched(self) -> int:
+        """So many batches that follow, where the loop goes on alone, have all threads and nobody looks at them: `load` is not asked."""
+        if not self._may_use_all:
+            return 0
+        unwatched = (1 << self._number.bit_length()) - 1 - self._number
+        self._number += unwatched
+        return unwatched
+
     def load(self, load: Callable[[], _T], alone: bool) -> _T:
         """`alone`: no workers load meanwhile."""
         threads = torch.get_num_threads()
