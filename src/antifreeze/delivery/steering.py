@@ -73,6 +73,9 @@ class Steering:
         auto, pool = self.auto, self._pool
         if self._flights.inline:
             pool.look_after()
+            self._look_at_threads()
+        else:
+            auto.threads.look_away()
         if pool.growth_failed is not None:
             auto.cannot(Setting(auto.kind, max(1, pool.size + 1)), pool.growth_failed)
             pool.growth_failed, auto.setting = None, auto.tuner.home
@@ -87,6 +90,11 @@ class Steering:
         if decision is not None and decision.setting != in_force:
             self._ask_for(pool, decision.setting)
             self._take_up(pool)
+
+    def _look_at_threads(self) -> None:
+        costs = self._ledger.costs
+        if self.auto.threads.look(self._ledger.timing.batches, costs.fetch_ns + costs.collate_ns + costs.write_ns):
+            self.plain_until = 0
 
     def _ask_for(self, pool: Pool, setting: Setting) -> None:
         """Workers for `setting`: more come up while what is there goes on."""

@@ -5,13 +5,16 @@
 2. What only copies (an index, a stack) or multiplies gives the same bits with any number. Where the first batches of a pass did nothing
    else, and no workers are at work for whom the cores are, the loop has all its threads: one instead of two took 64 to
    70 µs in the place of 55 where a batch is one large index.
-3. A later batch may do something else (one in ten is mixed, say): the 8th, 16th, 32nd … are watched too, at 2 µs a call of torch's. The
+3. Threads that wait for each other are quick only while each has a core: with another program on the machine that index took 8 ms
+   instead of 50 µs. So what one thread takes is measured first, and where all of them take longer the loop has one again, for a while.
+4. A later batch may do something else (one in ten is mixed, say): the 8th, 16th, 32nd … are watched too, at 2 µs a call of torch's. The
    first of them that does has one thread before it does, and so have all after it.
-4. Not seen: what only batches between those do, what a data set has its own threads do, and what is inside a function of torch.jit.
+5. Not seen: what only batches between those do, what a data set has its own threads do, and what is inside a function of torch.jit.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -20,6 +23,10 @@ from torch.overrides import TorchFunctionMode
 
 WATCHED_BATCHES, WATCHED_AGAIN = 4, 1
 """Of the first pass, and of each one after it: a data set may have been changed meanwhile."""
+SLOWER = 1.3
+"""Than with one thread: so many times, and all of them are no help."""
+REST_LOOKS, MOST_REST_LOOKS = 25, 1600
+"""For which the loop has one thread then, each time twice as long; as many without a complaint, and it is forgotten."""
 _COPIES = """
     __getitem__ index_select select gather take unbind split chunk narrow
     view view_as reshape expand permute transpose t T mT squeeze unsqueeze flatten movedim detach
@@ -67,14 +74,57 @@ class ThreadUse:
         self._left = WATCHED_BATCHES
         self._number = 0  # of the batch in its pass
         self._others: set[str] = set()
+        self._one_ns: float | None = None  # what a batch takes with one thread
+        self._last: tuple[int, int] | None = None  # batches and what they took, at the last look, but for those that were watched
+        self._watched, self._watched_ns = 0, 0
+        self._rest_left, self._rest, self._well_for = 0, REST_LOOKS, 0  # looks
 
     def __repr__(self) -> str:
-        seen = f"because of {', '.join(sorted(self._others))}" if self._others else f"until {self._left} more batches were watched"
-        return "<ThreadUse: all threads>" if self._may_use_all else f"<ThreadUse: one thread, {seen}>"
+        if self._may_use_all:
+            return "<ThreadUse: all threads>"
+        if self._others:
+            return f"<ThreadUse: one thread, because of {', '.join(sorted(self._others))}>"
+        if self._left:
+            return f"<ThreadUse: one thread, until {self._left} more batches were watched>"
+        return f"<ThreadUse: one thread, for {self._rest_left} looks>" if self._rest_left else "<ThreadUse: one thread, to be measured>"
+
+    @property
+    def _gives_the_same_bits(self) -> bool:
+        return not self._left and not self._others
 
     @property
     def _may_use_all(self) -> bool:
-        return not self._left and not self._others
+        return self._gives_the_same_bits and self._one_ns is not None and not self._rest_left
+
+    # --- which are faster ---
+
+    def look(self, batches: int, work_ns: int) -> bool:
+        """Now and then, while the loop loads alone: how many there were in all, and what they took. Whether something changes."""
+        before, self._last = self._last, (batches - self._watched, work_ns - self._watched_ns)
+        if before is None or self._last[0] <= before[0] or not self._gives_the_same_bits:
+            return False
+        used_all, mean_ns = self._may_use_all, (self._last[1] - before[1]) / (self._last[0] - before[0])
+        if used_all:
+            self._judge(mean_ns)
+        else:
+            self._one_ns = mean_ns if self._one_ns is None else (self._one_ns + mean_ns) / 2
+            self._rest_left = max(0, self._rest_left - 1)
+        return self._may_use_all != used_all
+
+    def look_away(self) -> None:
+        """Others load meanwhile, or what they load counts too."""
+        self._last = None
+
+    def _judge(self, mean_ns: float) -> None:
+        assert self._one_ns is not None
+        if mean_ns > SLOWER * self._one_ns:
+            self._rest_left, self._rest, self._well_for = self._rest, min(2 * self._rest, MOST_REST_LOOKS), 0
+            return
+        self._well_for += 1
+        if self._well_for >= self._rest:
+            self._rest = REST_LOOKS
+
+    # --- which give the same bits ---
 
     def begin_pass(self) -> None:
         self._left, self._number = max(self._left, WATCHED_AGAIN), 0
@@ -105,9 +155,10 @@ class ThreadUse:
 
     def _watch(self, load: Callable[[], _T]) -> _T:
         self._left = max(0, self._left - 1)
-        watching = _Watching()
+        watching, began_ns = _Watching(), time.perf_counter_ns()
         try:
             with watching:
                 return load()
         finally:
             self._others |= watching.others
+            self._watched, self._watched_ns = self._watched + 1, self._watched_ns + time.perf_counter_ns() - began_ns
