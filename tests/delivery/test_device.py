@@ -1,4 +1,5 @@
-"""Batches on a device: what moves, what stays, and how far the loop is. A real GPU is looked at by benchmarks/gpu.py."""
+"""Batches on a device: what moves, what stays, and how far the loop is. A real GPU is looked at by
+benchmarks/gpu.py, a device whose copies run later by test_accelerator.py."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from torch.utils.data import Dataset
 
 import antifreeze
 from antifreeze import OptionError
-from antifreeze.delivery.device import each_tensor, moved
+from antifreeze.delivery.device import moved, note_use, sparse_parts
 
 META = torch.device("meta")  # a device that every torch has: tensors without values
 
@@ -34,10 +35,12 @@ class Own:
         return Own(self.x.to(device))
 
 
-def devices(batch: Any) -> list[str]:
-    found: list[str] = []
-    each_tensor(batch, lambda tensor: found.append(tensor.device.type))
-    return found
+def devices(part: Any) -> list[str]:
+    if isinstance(part, torch.Tensor):
+        return [part.device.type]
+    if isinstance(part, dict):
+        return devices(list(part.values()))
+    return [found for value in part for found in devices(value)] if isinstance(part, (list, tuple)) else []
 
 
 def test_tensors_move_and_everything_else_stays() -> None:
@@ -164,6 +167,33 @@ def test_a_batch_that_does_not_get_to_the_device_takes_no_other_one_along(worker
                 break
             time.sleep(0.02)
     assert came == [(4, 3)] * 2 + ["no room"] + [(4, 3)] * 3
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_the_memory_of_a_sparse_tensor_is_that_of_its_parts(layout: torch.layout) -> None:
+    parts = sparse_parts(torch.eye(3).to_sparse(layout=layout))
+    assert all(part.layout is torch.strided for part in parts)
+    assert parts[-1].tolist() == [1, 1, 1]
+
+
+class Noting:
+    """Of the user's own kind, with a `record_stream`."""
+
+    def __init__(self) -> None:
+        self.streams: list[Any] = []
+
+    def to(self, device: torch.device) -> Noting:
+        return self
+
+    def record_stream(self, stream: Any) -> None:
+        self.streams.append(stream)
+
+
+def test_who_uses_a_batch_is_told_to_whatever_can_be_told() -> None:
+    batch = {"a": [Noting(), "text", 3], "b": Pair(Noting(), (Noting(), None))}
+    note_use(batch, "stream")
+    assert [found.streams for found in (batch["a"][0], batch["b"].left, batch["b"].right[0])] == [["stream"]] * 3  # type: ignore[attr-defined]
 
 
 def test_with_persistent_workers_every_epoch_is_whole() -> None:
