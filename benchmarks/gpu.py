@@ -124,11 +124,11 @@ def wrong_batches(batches: int, guarded: bool, **given: Any) -> int:
         PageLock.mark = lambda self, slot: None  # type: ignore[method-assign]
     side, wrong, waiting = torch.cuda.Stream(), 0, []
     try:
-        for x, indices in loader:
+        for number, (x, indices) in enumerate(loader):
             with torch.cuda.stream(torch.cuda.current_stream() if x.is_cuda else side):
                 torch.cuda._sleep(2_000_000)  # about 1 ms: what reads the batch runs after the loop has let it go
                 copied = x.to("cuda", non_blocking=True)
-                expected = indices.to("cuda", non_blocking=True)
+                expected = torch.arange(16 * number, 16 * number + 16, device="cuda")  # a slot that was used again has another batch, whole
                 waiting.append((copied != expected[:, None]).any())
             del x, indices
             if len(waiting) == 64:

@@ -1,8 +1,12 @@
-"""Batches on a device: what moves, what stays, and how far the loop is. A real GPU is looked at by benchmarks/gpu.py."""
+"""Batches on a device: what moves, what stays, and how far the loop is. A real GPU is looked at by
+benchmarks/gpu.py, a device whose copies run later by test_accelerator.py."""
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import OrderedDict
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,7 +15,7 @@ from torch.utils.data import Dataset
 
 import antifreeze
 from antifreeze import OptionError
-from antifreeze.delivery.device import each_tensor, moved
+from antifreeze.delivery.device import moved, note_use, sparse_parts
 
 META = torch.device("meta")  # a device that every torch has: tensors without values
 
@@ -31,10 +35,12 @@ class Own:
         return Own(self.x.to(device))
 
 
-def devices(batch: Any) -> list[str]:
-    found: list[str] = []
-    each_tensor(batch, lambda tensor: found.append(tensor.device.type))
-    return found
+def devices(part: Any) -> list[str]:
+    if isinstance(part, torch.Tensor):
+        return [part.device.type]
+    if isinstance(part, dict):
+        return devices(list(part.values()))
+    return [found for value in part for found in devices(value)] if isinstance(part, (list, tuple)) else []
 
 
 def test_tensors_move_and_everything_else_stays() -> None:
@@ -57,11 +63,11 @@ def test_what_has_a_to_of_its_own_is_asked() -> None:
 
 
 class Rows(Dataset[tuple[torch.Tensor, str]]):
-    def __init__(self, bad: int | None = None) -> None:
+    def __init__(self, bad: Container[int] = ()) -> None:
         self.bad = bad
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, str]:
-        if index == self.bad:
+        if index in self.bad:
             raise LookupError(f"no {index}")
         return torch.full((3,), float(index)), str(index)
 
@@ -93,7 +99,7 @@ def test_the_state_speaks_of_what_the_loop_has_seen(workers: int, seen: int) -> 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_comes_when_its_batch_does_and_the_next_batch_follows(workers: int) -> None:
-    with antifreeze.DataLoader(Rows(bad=9), batch_size=4, num_workers=workers, device="meta") as loader:
+    with antifreeze.DataLoader(Rows(bad=[9]), batch_size=4, num_workers=workers, device="meta") as loader:
         batches, came = iter(loader), []
         while True:
             try:
@@ -103,6 +109,91 @@ def test_an_error_comes_when_its_batch_does_and_the_next_batch_follows(workers: 
             except StopIteration:
                 break
     assert came == ["0", "4", "error", "12", "16", "20"]
+
+
+def with_four_bad(**given: Any) -> Any:
+    """Of six batches five come: their samples move up from the end."""
+    return antifreeze.DataLoader(Rows(bad=range(8, 12)), batch_size=4, num_workers=2, on_bad_sample="skip", device="meta", **given)
+
+
+def at_leisure(batches: Any) -> Any:
+    """So that the next batch is there, and drawn ahead, whenever the loop asks for one."""
+    for batch in batches:
+        yield batch
+        time.sleep(0.02)
+
+
+def test_the_last_batch_comes_though_the_end_was_found_behind_it() -> None:
+    """The end, too, is drawn ahead: it took the batch before it along."""
+    with with_four_bad() as loader:
+        assert sorted(int(name) for _, names in at_leisure(loader) for name in names) == [*range(8), *range(12, 24)]
+
+
+@pytest.mark.parametrize("got", [3, 4, 5])
+def test_the_state_knows_nothing_of_an_end_that_the_loop_has_not_seen(got: int) -> None:
+    with with_four_bad() as loader:
+        came = [names for _, names in itertools.islice(at_leisure(loader), got)]
+        state = loader.state_dict()
+        assert not state["finished"]
+    with with_four_bad() as loader:
+        loader.load_state_dict(state)
+        came += [names for _, names in loader]
+    assert sorted(int(name) for names in came for name in names) == [*range(8), *range(12, 24)]
+
+
+class Full(Own):
+    """One that finds no room on the device."""
+
+    def to(self, device: torch.device) -> Own:
+        raise MemoryError("no room")
+
+
+def own_batch(samples: list[Any]) -> Own:
+    x = torch.stack([sample[0] for sample in samples])
+    return Full(x) if int(x[0, 0]) == 8 else Own(x)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_does_not_get_to_the_device_takes_no_other_one_along(workers: int) -> None:
+    came: list[Any] = []
+    with antifreeze.DataLoader(Rows(), batch_size=4, num_workers=workers, collate_fn=own_batch, device="meta") as loader:
+        batches = iter(loader)
+        while True:
+            try:
+                came.append(tuple(next(batches).x.shape))
+            except MemoryError:
+                came.append("no room")
+            except StopIteration:
+                break
+            time.sleep(0.02)
+    assert came == [(4, 3)] * 2 + ["no room"] + [(4, 3)] * 3
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_the_memory_of_a_sparse_tensor_is_that_of_its_parts(layout: torch.layout) -> None:
+    parts = sparse_parts(torch.eye(3).to_sparse(layout=layout))
+    assert all(part.layout is torch.strided for part in parts)
+    assert parts[-1].tolist() == [1, 1, 1]
+
+
+class Noting:
+    """Of the user's own kind, with a `record_stream`."""
+
+    def __init__(self) -> None:
+        self.streams: list[Any] = []
+
+    def to(self, device: torch.device) -> Noting:
+        return self
+
+    def record_stream(self, stream: Any) -> None:
+        self.streams.append(stream)
+
+
+def test_who_uses_a_batch_is_told_to_whatever_can_be_told() -> None:
+    batch = {"a": [Noting(), "text", 3], "b": Pair(Noting(), (Noting(), None))}
+    note_use(batch, "stream")
+    assert [found.streams for found in (batch["a"][0], batch["b"].left, batch["b"].right[0])] == [["stream"]] * 3  # type: ignore[attr-defined]
 
 
 def test_with_persistent_workers_every_epoch_is_whole() -> None:

@@ -3,7 +3,9 @@
     next() ──▶ the one that was sent last time ──▶ the user
          └───▶ the one after it is sent now, where it is loaded: its copy is under way while the loop computes
 
-`state_dict` speaks of what the loop has got, so each batch that was sent carries the position after it.
+1. `state_dict` speaks of what the loop has got, so each batch that was sent carries the position after it.
+2. What goes wrong with a batch that is drawn ahead (an error, the end of the epoch, a device without room) is raised when its turn
+   comes: the batch before it is not lost.
 """
 
 from __future__ import annotations
@@ -51,8 +53,6 @@ class DeviceQueue:
     def _send(self, next_on_host: Callable[[], Any]) -> Sent:
         try:
             batch = next_on_host()
+            return self.feed.send(batch, self._cursor.place())
         except Exception as error:
-            if isinstance(error, StopIteration):
-                raise
-            return Sent(_Raised(error), None, (self._cursor.delivered, self._cursor.streams))
-        return self.feed.send(batch, (self._cursor.delivered, self._cursor.streams))
+            return Sent(_Raised(error), None, self._cursor.place())

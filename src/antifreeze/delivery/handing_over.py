@@ -73,8 +73,19 @@ class HandOver:
         if refused is not None:
             self._traps.say("page-lock", f"batches are copied to pinned memory one by one: {refused}")
         unlocked = not isinstance(lock, PageLock) or refused is not None
-        needs = self._pins or (self._feeds_from_pinned and unlocked)
-        return pin_batch(data, self._pin_device) if needs else data
+        if self._pins:
+            return pin_batch(data, self._pin_device)
+        return self._pinned_for_feed(data) if self._feeds_from_pinned and unlocked else data
+
+    def _pinned_for_feed(self, data: Any) -> Any:
+        """Nobody asked for it but we, so that without it copies are slower, and that is all."""
+        try:
+            return pin_batch(data, self._pin_device)
+        except RuntimeError as error:
+            self._feeds_from_pinned = False
+            why = str(error).strip().partition("\n")[0]
+            self._traps.say("pinned", f"batches are copied to the device from memory that is not page-locked, which is slower: {why}")
+            return data
 
     def _look_at_memory(self, pool: Pool | LocalPool) -> None:
         self._ledger.most_in_flight_bytes = max(self._ledger.most_in_flight_bytes, pool.ring.used_bytes())

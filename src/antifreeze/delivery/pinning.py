@@ -17,6 +17,9 @@ from typing import Any
 
 import torch
 
+Mark = list[tuple[int, ctypes.c_void_p]]
+"""An event in each context that was in use."""
+
 _PORTABLE = 1  # pinned for every device, not only the current one
 _NO_TIMING = 2
 _DONE = 0
@@ -37,6 +40,7 @@ class PageLock:
         address, size = ctypes.addressof(mapped), len(mapped)
         error = int(_runtime().cudaHostRegister(address, size, _PORTABLE))
         if error:
+            _forget_last_error()
             self.refused = f"{size:,} bytes cannot be page-locked (CUDA error {error})"
             return
         self._locked[slot] = (address, size)
@@ -60,10 +64,12 @@ class PageLock:
 
     def close(self) -> None:
         """Everything is unlocked, after the last copy. May be called twice."""
-        if self._locked:
-            self._driver.wait(self._driver.record())
-        for slot in list(self._locked):
-            self.unlock(slot)
+        try:
+            if self._locked:
+                self._driver.wait(self._driver.record())
+        finally:
+            for slot in list(self._locked):
+                self.unlock(slot)
 
     def forget(self) -> None:
         """In a forked child: the device is the parent's."""
@@ -84,35 +90,53 @@ class Driver:
 
     def __init__(self, library: Any) -> None:
         self._library = library
-        self._spare: list[tuple[Any, ctypes.c_void_p]] = []  # (context, event)
+        self._spare: dict[int, list[ctypes.c_void_p]] = {}  # by context: an event is of one context for ever
 
-    def record(self) -> list[tuple[Any, ctypes.c_void_p]]:
-        return [self._record_in(context) for context in self._contexts()]
+    def record(self) -> Mark:
+        mark: Mark = []
+        try:
+            for context in self._contexts():
+                mark.append((context, self._record_in(context)))
+        except RuntimeError:
+            self._keep(mark)
+            raise
+        return mark
 
-    def is_done(self, mark: list[tuple[Any, ctypes.c_void_p]]) -> bool:
+    def is_done(self, mark: Mark) -> bool:
+        """In every context. (What cannot be asked is not done: also while a graph is captured.)"""
         if any(self._library.cuEventQuery(event) != _DONE for _, event in mark):
             return False
-        self._spare += mark
+        self._keep(mark)
         return True
 
-    def wait(self, mark: list[tuple[Any, ctypes.c_void_p]]) -> None:
+    def wait(self, mark: Mark) -> None:
         for _, event in mark:
             self._library.cuEventSynchronize(event)
-        self._spare += mark
+        self._keep(mark)
 
-    def _record_in(self, context: Any) -> tuple[Any, ctypes.c_void_p]:
-        event = next((event for known, event in self._spare if known.value == context.value), None)
-        if event is None:
-            event = ctypes.c_void_p()
-            self._check(self._library.cuCtxPushCurrent_v2(context))
+    def _keep(self, mark: Mark) -> None:
+        for context, event in mark:
+            self._spare.setdefault(context, []).append(event)
+
+    def _record_in(self, context: int) -> ctypes.c_void_p:
+        spare = self._spare.get(context)
+        event = spare.pop() if spare else self._new_event(context)
+        error = self._library.cuCtxRecordEvent(ctypes.c_void_p(context), event)
+        if error:
+            self._keep([(context, event)])
+        self._check(error)
+        return event
+
+    def _new_event(self, context: int) -> ctypes.c_void_p:
+        event = ctypes.c_void_p()
+        self._check(self._library.cuCtxPushCurrent_v2(ctypes.c_void_p(context)))
+        try:
             self._check(self._library.cuEventCreate(ctypes.byref(event), _NO_TIMING))
+        finally:  # else the user's next call would be in a context that he did not choose
             self._check(self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())))
-        else:
-            self._spare = [(known, spare) for known, spare in self._spare if spare is not event]
-        self._check(self._library.cuCtxRecordEvent(context, event))
-        return context, event
+        return event
 
-    def _contexts(self) -> list[Any]:
+    def _contexts(self) -> list[int]:
         """Of the devices that are in use."""
         found = []
         for device in range(torch.cuda.device_count()):
@@ -123,10 +147,10 @@ class Driver:
         return found
 
     @cache  # noqa: B019 - one driver per process
-    def _context(self, device: int) -> Any:
+    def _context(self, device: int) -> int:
         context = ctypes.c_void_p()
         self._check(self._library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
-        return context
+        return context.value or 0
 
     def _check(self, error: int) -> None:
         if error:
@@ -143,6 +167,14 @@ def _driver() -> Driver | None:
     except (OSError, AttributeError):
         return None
     return Driver(library)
+
+
+def _forget_last_error() -> None:
+    """The runtime keeps the error of a call for whoever asks next, and torch asks after every kernel: the user's would be blamed."""
+    try:
+        ctypes.CDLL(None).cudaGetLastError()
+    except AttributeError:
+        pass  # a torch that has the runtime within itself
 
 
 def _runtime() -> Any:

@@ -64,6 +64,15 @@ class MapDelivered(NamedTuple):
         return cls(position, frozenset(saved["beyond"]), frozenset(saved["spares"]), saved["moved_up"])
 
 
+class Place(NamedTuple):
+    """How far an iteration is."""
+
+    delivered: MapDelivered
+    streams: StreamPosition | None
+    finished: bool
+    sampler_epoch: int | None
+
+
 @dataclass
 class Cursor:
     """Where one iteration is: kept by the loader, so that it outlives the iterator."""
@@ -77,20 +86,23 @@ class Cursor:
     plan: MapPlan | None = None
     delivered: MapDelivered = field(default_factory=MapDelivered)
     streams: StreamPosition | None = None
-    shown: tuple[MapDelivered, StreamPosition | None] | None = None  # where batches are drawn ahead of the loop: how far the loop is
+    shown: Place | None = None  # where batches are drawn ahead of the loop: how far the loop is
+
+    def place(self) -> Place:
+        return Place(self.delivered, self.streams, self.finished, self.sampler_epoch)
 
     def state(self, generators: Sequence[torch.Generator]) -> dict[str, Any]:
+        delivered, streams, finished, sampler_epoch = self.shown or self.place()
         state: dict[str, Any] = {
             "version": VERSION,
             "fingerprint": self.fingerprint,
             "base_seed": self.base_seed,
             "shared_seed": self.shared_seed,
             "epoch": self.epoch,
-            "finished": self.finished,
-            "sampler_epoch": self.sampler_epoch,
+            "finished": finished,
+            "sampler_epoch": sampler_epoch,
             "generators": generator_states(generators),
         }
-        delivered, streams = self.shown or (self.delivered, self.streams)
         if self.plan is not None:
             return state | {
                 "delivered": delivered.as_dict(),
@@ -98,7 +110,7 @@ class Cursor:
                 "drawn": self.plan.randomness is not None,
                 "beginning": self.plan.beginning,
                 "asked": self.plan.asked,
-                "sampler_state_at_end": self.plan.sampler_state() if self.finished else None,
+                "sampler_state_at_end": self.plan.sampler_state() if finished else None,
             }
         assert streams is not None
         return state | {"streams": streams.as_dict()}

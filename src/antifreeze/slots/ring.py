@@ -142,9 +142,10 @@ class Ring:
 
     def _welcome_back(self) -> None:
         while self._returned:
-            slot = self._returned.popleft()
+            slot = self._returned[0]
+            mark = None if self.keeper is None else self.keeper.mark(slot)  # where that fails it is not home yet
+            self._returned.popleft()
             del self._lent[slot]
-            mark = None if self.keeper is None else self.keeper.mark(slot)
             if mark is not None:
                 self._cooling.append((slot, mark))
             elif slot not in self._quarantined:
