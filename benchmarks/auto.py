@@ -6,12 +6,11 @@ loading. After some seconds for "auto" to find its setting:
     rounds    every loader in turn, a moment each; a figure is the median over them, and the fixed setting with the largest is the best
     duels     best, auto, best again │ best, auto, best again │ …    "best again" is a second loader with the very same setting
 
-All load from one data set: where its memory lies would move the rate of each by some percent. Nobody runs twice in a row: he would find
-his memory in the caches, and the others would not.
-
-*Of the best* is the median over the duels of auto by the mean of the two beside it, with the interval that holds the true median 95 times in
-100. *Itself* is best again by best: what is not 1 there is the machine's. The rounds that chose the best are not those it is compared in:
-of five settings that are alike one always looks best by chance.
+1. *Of the best* is the median over the duels of auto by the mean of the two beside it, with the interval that holds the true median 95
+   times in 100. *Itself* is best again by best: what is not 1 there is the machine's.
+2. The rounds that chose the best are not those it is compared in: of five settings that are alike one always looks best by chance.
+3. All load from one data set: where its memory lies would move the rate of each by some percent. Nobody runs twice in a row: he would
+   find his memory in the caches, and the others would not.
 """
 
 from __future__ import annotations
@@ -161,7 +160,8 @@ def main(given: Sequence[str] | None = None) -> int:
         *("inline" if setting == "0" else setting if setting.endswith(THREADS) else f"{setting} workers" for setting in chosen.fixed),
         *(title for auto in autos for title in (auto, "of the best", "95 %", "itself", "best", "chosen")),
     ]
-    conditions = f"{chosen.rounds} rounds and {chosen.duels} duels of {chosen.seconds:g} s each, after {chosen.warm:g} s{', --quick' if chosen.quick else ''}"
+    many = f"{chosen.rounds} rounds and {chosen.duels} duels"
+    conditions = f"{many} of {chosen.seconds:g} s each, after {chosen.warm:g} s{', --quick' if chosen.quick else ''}"
     print("\n".join([*machine.description(), conditions, "", render(head, rows, chosen.markdown), *notes]))
     return 1 if any(": failed: " in note for note in notes) else 0
 
