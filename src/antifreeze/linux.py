@@ -27,6 +27,7 @@ __all__ = [
     "fcntl",
     "give_free_memory_back",
     "interrupt_soon",
+    "keep_freed_memory",
     "keep_standard_descriptors",
     "libc",
     "missing",
@@ -54,6 +55,19 @@ def give_free_memory_back() -> None:
     """What the allocator holds and nobody uses: children would inherit it, and copy what they write to."""
     if hasattr(libc(), "malloc_trim"):
         libc().malloc_trim(0)
+
+
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
+_LARGEST_ON_HEAP_BYTES = 1 << 25  # glibc refuses more
+
+
+def keep_freed_memory(most_bytes: int) -> bool:
+    """Freed memory stays in the allocator of this process, for good, up to so much of it: a fresh page costs more than what is written to
+    it. Whether there is an allocator that can be told."""
+    if not hasattr(libc(), "mallopt"):
+        return False
+    kept = libc().mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP_BYTES), libc().mallopt(_M_TRIM_THRESHOLD, most_bytes)
+    return all(kept)
 
 
 def rights_space(descriptors: int) -> int:
