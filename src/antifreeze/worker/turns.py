@@ -208,8 +208,8 @@ class Turns:
                 _leave(self.floor.holder)
 
     def end(self, turn: Turn) -> None:
-        """Its thread shall end. Where it has the floor it keeps it until then; where it waits for one, or is about to, it does not: what tells
-        it to end may fall into one sample's code, and others of an event loop would wait after that."""
+        """Its thread shall end. Where it has the floor it keeps it until then; where it waits for one, or is about to, it does not: what
+        tells it to end may fall into one sample's code, and others of an event loop would wait after that."""
         with _lock:
             turn.ends = True
             if turn in _waiting:
