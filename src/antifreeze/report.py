@@ -283,7 +283,7 @@ class Report:
         ways = (
             (self.as_rows, "written once, straight into the slot"),
             (self.as_parcels, "collated and copied into the slot"),
-            (self.as_made, "handed over as they were made"),
+            (self.as_made, "handed over as made"),
         )
         more = (
             (self.copied_out, "copied out of the slot, because many are kept or bad rows were left out"),
