@@ -155,10 +155,10 @@ def test_what_the_loop_waited_for_adds_up_and_is_shown() -> None:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, used: Used, own: OwnUse, fault_ns: float = 2000.0) -> Ledger:
-    """Workers that computed 4 s for 640 samples in 10 batches of 0.8 s each."""
+    """Workers that worked 8 s for 640 samples in 10 batches of 0.8 s each."""
     monkeypatch.setattr(module, "fresh_page_ns", lambda: fault_ns)
     source = ledger()
-    source.costs.cpu_ns, source.costs.tally._closed, source.timing.own = 4 * SECOND, used, own
+    source.costs.tally._closed, source.timing.own = used, own
     return source
 
 
@@ -196,15 +196,15 @@ def test_many_faults_have_a_price_and_something_to_do(monkeypatch: pytest.Monkey
     source.costs.samples = 640  # the loop loaded the others
     report = Report.of(source, cores=4, workers=2)
     assert report.fault_s == 2e-6
-    assert report.worker_fault_share == pytest.approx(0.32)  # 2 ms of 6.25 ms
+    assert report.worker_fault_share == pytest.approx(0.16)  # 2 ms of 12.5 ms
     workers, here = row_of(report, "kernel").split(" | ")[1:]
-    assert "a fresh page costs 2.0 µs here, in workers about 32% of what they computed" in workers
+    assert "a fresh page costs 2.0 µs here, in workers about 16% of their work" in workers
     assert "a buffer that is used again is not" in workers
     assert "in your process about 0.20 s a batch" in here
 
 
 def test_faults_that_cost_little_are_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = counted(monkeypatch, Used(640, 640 * 100, 320), OwnUse(10, 10 * 1000, 5))  # 0.2 ms of 6.25, 2 ms of 800
+    source = counted(monkeypatch, Used(640, 640 * 100, 320), OwnUse(10, 10 * 1000, 5))  # 0.2 ms of 12.5, 2 ms of 800
     report = Report.of(source, cores=4, workers=2)
     assert report.fault_s == 2e-6 and 0 < report.worker_fault_share < 0.05
     assert " | " not in row_of(report, "kernel")

@@ -25,7 +25,7 @@ _SHOWN_SHARE = 0.01
 _FEW_FAULTS = 8  # a sample in workers, or a batch in the loop's process: what they cost is not even asked
 _DEAR_SHARE = 0.05
 _DEAR_IN_WORKERS = (
-    "a fresh page costs {cost_us:.1f} µs here, in workers about {share:.0%} of what they computed: they keep what is freed, up to 32 MB a "
+    "a fresh page costs {cost_us:.1f} µs here, in workers about {share:.0%} of their work: they keep what is freed, up to 32 MB a "
     "piece, but larger arrays, mapped files and what a library maps for itself are paid for each time; a buffer that is used again is not"
 )
 _DEAR_HERE = (
@@ -48,7 +48,7 @@ class Report:
     killed, or is still there, what came after its last look is missing. `own_faults`, `own_switches` are of the loop's whole process,
     your code and worker threads included, in `own_batches`: from the first batch of an epoch on, as of the last look, every 64 batches at
     most. `fault_s` is what a page's first touch costs here, measured where there were many faults, else None; `worker_fault_share` is how
-    much of what workers computed that comes to, were every fault of that kind.
+    much of the workers' work that comes to, were every fault of that kind.
 
     How often batches were copied, each being one of three: `as_rows` (workers wrote its rows straight into the slot, and that is what you
     get), `as_parcels` (collated, then copied into the slot), `as_made` (by the loop itself or a worker thread, and not copied); of those
@@ -338,10 +338,10 @@ def _counted(timing: Timing, costs: Costs, workers: int, cores: int, persistent:
 
 
 def _fault_share(used: Used, costs: Costs, fault_s: float) -> float:
-    """Of what workers computed. Where the loop loaded some samples itself, these are taken to cost what the others do."""
-    if not used.samples or not costs.samples or not costs.cpu_ns:
+    """Of the time that workers were at work. Where the loop loaded some samples itself, these are taken to last as long as the others."""
+    if not used.samples or not costs.sample_ns:
         return 0.0
-    return min(1.0, (used.faults * fault_s / used.samples) / (costs.cpu_ns / 1e9 / costs.samples))
+    return min(1.0, used.faults * fault_s / used.samples / (costs.sample_ns / 1e9))
 
 
 def _several(count: int, what: str, ending: str = "s") -> str:
