@@ -170,7 +170,7 @@ def rows(workload: str, found: Sequence[dict[str, Any]]) -> list[list[str]]:
                 setting,
                 quantity(statistics.median(rate for each in seen for rate in each["rates"])),
                 f"{statistics.median(each['cpu_s_per_1000'] for each in seen):.3f}",
-                quantity(statistics.median(each["faults"] for each in seen)),
+                f"{statistics.median(each['faults'] for each in seen):,.2f}",
                 ratio(statistics.median(ratios)) if ratios else "",
                 f"{low:.2f}–{high:.2f}" if ratios else "",
             ]
@@ -202,7 +202,7 @@ def main(given: Sequence[str] | None = None) -> int:
     if chosen.child:
         print(json.dumps(measure(*json.loads(chosen.child))))
         return 0
-    lines, notes = [], []
+    where, lines, notes = machine.description(), [], []
     for workload in chosen.workloads.split(","):
         request = [workload, chosen.workers, chosen.seconds, chosen.rounds, chosen.quick]
         missing = WORKLOADS[workload].missing()
@@ -216,7 +216,7 @@ def main(given: Sequence[str] | None = None) -> int:
     head = ["workload", "workers' memory", "samples/s", "CPU s/1000", "faults/sample", "of as it is", "95 %"]
     many = f"{chosen.workers} workers; {chosen.processes} processes of {chosen.rounds} rounds, turns of {chosen.seconds:g} s"
     conditions = f"{many}{', --quick' if chosen.quick else ''}"
-    print("\n".join([*machine.description(), conditions, "", render(head, lines, chosen.markdown), *notes]))
+    print("\n".join([*where, conditions, "", render(head, lines, chosen.markdown), *notes]))
     return 1 if any(": failed: " in note for note in notes) else 0
 
 
