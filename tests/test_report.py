@@ -6,13 +6,15 @@ import json
 
 import pytest
 
+from antifreeze import report as module
 from antifreeze.delivery.bad_samples import BadSampleRecord
-from antifreeze.delivery.ledger import Ledger, Timing
+from antifreeze.delivery.ledger import Ledger, OwnUse, Timing
 from antifreeze.events import Happening
 from antifreeze.options import OnBadSample
 from antifreeze.report import Report
-from antifreeze.supervisor.work import Costs
+from antifreeze.supervisor.work import Copies, Costs
 from antifreeze.worker.failure import Failure
+from antifreeze.worker.journal import Used
 
 SECOND = 10**9
 
@@ -147,3 +149,90 @@ def test_what_the_loop_waited_for_adds_up_and_is_shown() -> None:
     assert shown in report._repr_html_()
     assert report.verdict in " ".join(str(report).split())
     assert max(map(len, str(report).splitlines())) <= 120
+
+
+# --- what the kernel counted, and copies ---
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, used: Used, own: OwnUse, fault_ns: float = 2000.0) -> Ledger:
+    """Workers that worked 8 s for 640 samples in 10 batches of 0.8 s each."""
+    monkeypatch.setattr(module, "fresh_page_ns", lambda: fault_ns)
+    source = ledger()
+    source.costs.tally._closed, source.timing.own = used, own
+    return source
+
+
+def row_of(report: Report, name: str) -> str:
+    """Its text and that of the rows without a name below it."""
+    rows = report._rows()
+    at = [each for each, _ in rows].index(name)
+    more = [text for each, text in rows[at + 1 :]]
+    names = [each for each, _ in rows[at + 1 :]]
+    return " | ".join([rows[at][1], *more[: next(number for number, each in enumerate(names) if each)]])
+
+
+def test_faults_and_switches_are_told_per_sample_and_per_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = counted(monkeypatch, Used(640, 13, 200), OwnUse(8, 11, 1200))
+    report = Report.of(source, cores=4, workers=2)
+    assert (report.worker_samples, report.worker_faults, report.worker_switches) == (640, 13, 200)
+    assert (report.own_batches, report.own_faults, report.own_switches, report.fault_s) == (8, 11, 1200, None)
+    said = "0.02 page faults and 0.31 context switches a sample in workers; 1.4 and 150 a batch in your process, your own code included"
+    assert row_of(report, "kernel") == said
+    assert row_of(report, "kernel") in report._repr_html_()
+
+
+def test_without_workers_the_process_is_all_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = row_of(Report.of(counted(monkeypatch, Used(), OwnUse(8, 0, 4)), cores=4, workers=0), "kernel")
+    assert text == "0 page faults and 0.50 context switches a batch in your process, your own code included"
+
+
+def test_nothing_is_told_where_nothing_was_counted() -> None:
+    text = str(Report.of(ledger(), cores=4, workers=2))
+    assert "kernel" not in text and "copies" not in text
+
+
+def test_many_faults_have_a_price_and_something_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = counted(monkeypatch, Used(320, 320 * 1000, 320), OwnUse(5, 5 * 100_000, 5))
+    source.costs.samples = 640  # the loop loaded the others
+    report = Report.of(source, cores=4, workers=2)
+    assert report.fault_s == 2e-6
+    assert report.worker_fault_share == pytest.approx(0.16)  # 2 ms of 12.5 ms
+    workers, here = row_of(report, "kernel").split(" | ")[1:]
+    assert "a fresh page costs 2.0 µs here, in workers about 16% of their work" in workers
+    assert "a buffer that is used again is not" in workers
+    assert "in your process about 0.20 s a batch" in here
+
+
+def test_faults_that_cost_little_are_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = counted(monkeypatch, Used(640, 640 * 100, 320), OwnUse(10, 10 * 1000, 5))  # 0.2 ms of 12.5, 2 ms of 800
+    report = Report.of(source, cores=4, workers=2)
+    assert report.fault_s == 2e-6 and 0 < report.worker_fault_share < 0.05
+    assert " | " not in row_of(report, "kernel")
+
+
+def test_what_cannot_be_measured_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = counted(monkeypatch, Used(640, 640 * 1000, 320), OwnUse(), fault_ns=0.0)
+    assert " | " not in row_of(Report.of(source, cores=4, workers=2), "kernel")
+
+
+def test_a_fresh_page_costs_something() -> None:
+    assert 0 < module.fresh_page_ns() < 1e6
+
+
+def test_copies_are_told() -> None:
+    source = ledger()
+    source.costs.copies = Copies(rows=1200, parcels=34, made=1)
+    said = "1,200 batches written once, straight into the slot, 34 batches collated and copied into the slot, 1 batch handed over as made"
+    assert row_of(Report.of(source, cores=4, workers=2), "copies") == said
+    source.costs.copies = Copies(parcels=34, again=3, pinned=34)
+    report = Report.of(source, cores=4, workers=2)
+    assert (report.as_rows, report.as_parcels, report.as_made, report.copied_out, report.copied_to_pinned) == (0, 34, 0, 3, 34)
+    assert row_of(report, "copies") == (
+        "34 batches collated and copied into the slot; of those 3 copied out of the slot, because many are kept or bad rows were left out, "
+        "34 copied to pinned memory, because slots could not be page-locked"
+    )
+
+
+def test_counts_are_shown_with_as_many_digits_as_matter() -> None:
+    shown = {0: "0", 0.004: "<0.01", 0.02: "0.02", 1.44: "1.4", 99.6: "99.6", 1003.2: "1,003"}
+    assert {count: module._few(count) for count in shown} == shown

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -25,6 +28,7 @@ __all__ = [
     "LAST_SIGNAL",
     "NO_WAIT",
     "fcntl",
+    "fresh_page_ns",
     "give_free_memory_back",
     "interrupt_soon",
     "keep_freed_memory",
@@ -79,6 +83,26 @@ def wake_on_time() -> None:
     50 µs come together. (A sleep of 10 ms took 10.05 ms instead of 10.10.)"""
     if hasattr(libc(), "prctl"):
         libc().prctl(_PR_SET_TIMERSLACK, _SLACK_NS, 0, 0, 0)
+
+
+@cache
+def fresh_page_ns() -> float:
+    """What the first touch of a page costs here, above any later one: the best of a few tries, which take some milliseconds."""
+    return max(0.0, min(_first_touch_ns() for _ in range(5)))
+
+
+def _first_touch_ns(pages: int = 512) -> float:
+    flags = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+    with mmap.mmap(-1, pages * mmap.PAGESIZE, flags=flags) as fresh:
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            with suppress(OSError):  # a kernel without large pages
+                fresh.madvise(mmap.MADV_NOHUGEPAGE)
+        took_ns = []
+        for _ in range(2):
+            began_ns = time.perf_counter_ns()
+            fresh[:: mmap.PAGESIZE] = bytes(pages)
+            took_ns.append(time.perf_counter_ns() - began_ns)
+    return (took_ns[0] - took_ns[1]) / pages
 
 
 def rights_space(descriptors: int) -> int:

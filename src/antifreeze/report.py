@@ -14,12 +14,24 @@ from typing import Any
 from antifreeze.delivery.bad_samples import DONE, BadSampleRecord
 from antifreeze.delivery.growth import growth_finding
 from antifreeze.delivery.ledger import Ledger, Timing
+from antifreeze.linux import fresh_page_ns
 from antifreeze.supervisor.work import Costs
 from antifreeze.verdict import Counted, verdict, waited_for, waiting_now
+from antifreeze.worker.journal import Used
 
 _SHOWN_BAD = 10
 _LINE = 116
 _SHOWN_SHARE = 0.01
+_FEW_FAULTS = 8  # a sample in workers, or a batch in the loop's process: what they cost is not even asked
+_DEAR_SHARE = 0.05
+_DEAR_IN_WORKERS = (
+    "a fresh page costs {cost_us:.1f} µs here, in workers about {share:.0%} of their work: they keep what is freed, up to 32 MB a "
+    "piece, but larger arrays, mapped files and what a library maps for itself are paid for each time; a buffer that is used again is not"
+)
+_DEAR_HERE = (
+    "a fresh page costs {cost_us:.1f} µs here, in your process about {each} a batch: memory that is used again costs nothing, and worker "
+    "processes keep what is freed"
+)
 _TURNS = (
     "worker threads load one sample at a time, and only while the loop waits: the data set draws from random generators that the whole "
     'process shares; workers="process" does not have to'
@@ -28,7 +40,21 @@ _TURNS = (
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """Times in seconds, sizes in bytes, shares from 0 to 1."""
+    """Times in seconds, sizes in bytes, shares from 0 to 1.
+
+    What the kernel counted: `worker_faults` (pages that were not there when they were touched) and `worker_switches` (times that a core
+    was given away, to wait or to somebody else) of all worker processes since each was ready, and the `worker_samples` they have begun,
+    those loaded twice or in vain included. A worker looks every 20 ms at the end of a task, and when it is told to end: of one that was
+    killed, or is still there, what came after its last look is missing. `own_faults`, `own_switches` are of the loop's whole process,
+    your code and worker threads included, in `own_batches`: from the first batch of an epoch on, as of the last look, every 64 batches at
+    most. `fault_s` is what a page's first touch costs here, measured where there were many faults, else None; `worker_fault_share` is how
+    much of the workers' work that comes to, were every fault of that kind.
+
+    How often batches were copied, each being one of three: `as_rows` (workers wrote its rows straight into the slot, and that is what you
+    get), `as_parcels` (collated, then copied into the slot), `as_made` (by the loop itself or a worker thread, and not copied); of those
+    `copied_out` (of the slot, because you keep so many, or because bad rows were left out), and `copied_to_pinned` (because slots could not
+    be page-locked).
+    """
 
     epochs: int
     batches: int
@@ -58,6 +84,19 @@ class Report:
     streams_ended: int
     taking_turns: str
     worker_bytes: int
+    worker_samples: int
+    worker_faults: int
+    worker_switches: int
+    own_batches: int
+    own_faults: int
+    own_switches: int
+    fault_s: float | None
+    worker_fault_share: float
+    as_rows: int
+    as_parcels: int
+    as_made: int
+    copied_out: int
+    copied_to_pinned: int
     growth: str | None
     decided: tuple[str, ...]
     bad_samples: tuple[BadSampleRecord, ...]
@@ -71,6 +110,9 @@ class Report:
         """`cores`: how many this rank may use; `dataset` is looked at where workers have grown, for what makes them grow; `quarantined`:
         how many samples the list has that are left out."""
         timing, costs = ledger.timing, ledger.costs
+        own, used, copies = timing.own, costs.tally.used(), costs.copies
+        many = used.faults > _FEW_FAULTS * used.samples or own.faults > _FEW_FAULTS * own.batches
+        fault_s = fresh_page_ns() / 1e9 if many else None
         if ledger.decided:
             workers = ledger.decided[-1].workers
         counted = replace(_counted(timing, costs, workers, cores, persistent), auto=bool(ledger.decided), loaded_ahead=ledger.warmth.used)
@@ -105,6 +147,19 @@ class Report:
             streams_ended=costs.streams_ended,
             taking_turns=costs.taking_turns,
             worker_bytes=sum(worker.pss_bytes for worker in costs.memory.workers.values()),
+            worker_samples=used.samples,
+            worker_faults=used.faults,
+            worker_switches=used.switches,
+            own_batches=own.batches,
+            own_faults=own.faults,
+            own_switches=own.switches,
+            fault_s=fault_s,
+            worker_fault_share=_fault_share(used, costs, fault_s or 0.0),
+            as_rows=copies.rows,
+            as_parcels=copies.parcels,
+            as_made=copies.made,
+            copied_out=copies.again,
+            copied_to_pinned=copies.pinned,
             growth=growth_finding(costs.memory.most_grown, dataset, costs.memory.hoards),
             decided=tuple(map(str, ledger.decided)),
             bad_samples=tuple(ledger.bad_samples),
@@ -151,6 +206,8 @@ class Report:
             *([("waited for", self._waited_row())] if self.waited_s else []),
             ("workers", self._workers_row()),
             ("memory", self._memory_row()),
+            *([("kernel", self._kernel_row()), *self._dear_faults()] if self.worker_samples or self.own_batches else []),
+            *([("copies", self._copies_row())] if self.as_rows or self.as_parcels or self.as_made else []),
             ("bad samples", self._bad_row()),
         ]
         for records, where in ((self.bad_samples, ".bad_samples"), (self.raised, ".raised")):
@@ -202,6 +259,43 @@ class Report:
         keeps = f"; your process keeps what it frees, because there were {self.keeps_memory}" if self.keeps_memory else ""
         return f"{batches}{workers}{keeps}"
 
+    def _kernel_row(self) -> str:
+        said = []
+        if self.worker_samples:
+            faults, switches = self.worker_faults / self.worker_samples, self.worker_switches / self.worker_samples
+            said.append(f"{_few(faults)} page faults and {_few(switches)} context switches a sample in workers")
+        if self.own_batches:
+            faults, switches = self.own_faults / self.own_batches, self.own_switches / self.own_batches
+            counts = f"{_few(faults)} and {_few(switches)}" if said else f"{_few(faults)} page faults and {_few(switches)} context switches"
+            said.append(f"{counts} a batch in your process, your own code included")
+        return "; ".join(said)
+
+    def _dear_faults(self) -> list[tuple[str, str]]:
+        """What they cost, where that is much, and what to do."""
+        if self.fault_s is None:
+            return []
+        found, cost_us = [], self.fault_s * 1e6
+        if self.worker_fault_share >= _DEAR_SHARE:
+            found.append(("", _DEAR_IN_WORKERS.format(cost_us=cost_us, share=self.worker_fault_share)))
+        each_s = self.own_faults * self.fault_s / self.own_batches if self.own_batches else 0.0
+        if each_s * self.batches > _DEAR_SHARE * (self.waited_s + self.loop_s):
+            found.append(("", _DEAR_HERE.format(cost_us=cost_us, each=_seconds(each_s))))
+        return found
+
+    def _copies_row(self) -> str:
+        ways = (
+            (self.as_rows, "written once, straight into the slot"),
+            (self.as_parcels, "collated and copied into the slot"),
+            (self.as_made, "handed over as made"),
+        )
+        more = (
+            (self.copied_out, "copied out of the slot, because many are kept or bad rows were left out"),
+            (self.copied_to_pinned, "copied to pinned memory, because slots could not be page-locked"),
+        )
+        said = ", ".join(f"{_several(count, 'batch', 'es')} {how}" for count, how in ways if count)
+        again = ", ".join(f"{count:,} {how}" for count, how in more if count)
+        return f"{said}; of those {again}" if again else said
+
     def _waited_row(self) -> str:
         causes = [(name, seconds / self.waited_s, seconds) for name, seconds in self.waited_for_s.items()]
         return " · ".join(f"{name} {share:.0%} ({_seconds(seconds)})" for name, share, seconds in causes if share >= _SHOWN_SHARE)
@@ -246,8 +340,22 @@ def _counted(timing: Timing, costs: Costs, workers: int, cores: int, persistent:
     )
 
 
+def _fault_share(used: Used, costs: Costs, fault_s: float) -> float:
+    """Of the time that workers were at work. Where the loop loaded some samples itself, these are taken to last as long as the others."""
+    if not used.samples or not costs.sample_ns:
+        return 0.0
+    return min(1.0, used.faults * fault_s / used.samples / (costs.sample_ns / 1e9))
+
+
 def _several(count: int, what: str, ending: str = "s") -> str:
     return f"{count:,} {what}{'' if count == 1 else ending}"
+
+
+def _few(count: float) -> str:
+    """A count per sample or batch, with as many digits as matter."""
+    if 0 < count < 0.01:
+        return "<0.01"
+    return f"{count:,.0f}" if count >= 100 or not count else f"{count:.1f}" if count >= 1 else f"{count:.2f}"
 
 
 def _seconds(value: float) -> str:

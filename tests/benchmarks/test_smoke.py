@@ -60,6 +60,17 @@ def test_beginnings_of_epochs_are_measured() -> None:
     assert "| four-leaves | ours, cold |" in done.stdout
 
 
+@pytest.mark.slow
+def test_allocator_settings_are_measured_against_none() -> None:
+    command = [sys.executable, "benchmarks/faults.py", "--quick", "--workloads", "numpy", "--processes", "1", "--rounds", "2"]
+    done = subprocess.run([*command, "--seconds", "0.1", "--markdown"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| workload | workers' memory | samples/s | CPU s/1000 | faults/sample | of as it is | 95 % |" in done.stdout
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| numpy |")]
+    assert [cells[1] for cells in rows] == ["as it is", "again", "given back", "huge pages"]
+
+
 def test_an_unknown_workload_is_refused() -> None:
     command = [sys.executable, "benchmarks/loader.py", "--workloads", "nonsense"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

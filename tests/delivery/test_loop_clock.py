@@ -99,3 +99,60 @@ def test_a_long_wait_in_which_a_worker_was_replaced_or_stuck_is_put_down_to_that
     costs.restarts += 1
     step(clock, time, LONG_WAIT_NS)
     assert timing.restarts_ns == 3 * PAUSE_NS, "not a long one"
+
+
+# --- what the process used ---
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Faults so far; twice as many context switches."""
+    faults = [100]
+    monkeypatch.setattr(ledger.Usage, "now", lambda: ledger.Usage(0, faults[0], 2 * faults[0]))
+    return faults
+
+
+def delivered(clock: LoopClock, time: Time, timing: Timing, kernel: list[int], faults: int) -> None:
+    clock.enter()
+    time.passes(1)
+    kernel[0] += faults
+    timing.batches += 1
+    clock.leave()
+
+
+def test_the_process_is_counted_from_the_first_batch_of_an_epoch_to_its_end(time: Time, kernel: list[int]) -> None:
+    timing, _, clock = one_epoch_began()
+    own = timing.own
+    for epoch in (1, 2):
+        delivered(clock, time, timing, kernel, 1000)  # the start-up
+        for _ in range(3):
+            delivered(clock, time, timing, kernel, 5)
+        clock.enter()
+        clock.ending()
+        kernel[0] += 10_000  # workers are ended
+        clock.leave()
+        assert (own.batches, own.faults, own.switches) == (3 * epoch, 15 * epoch, 30 * epoch)
+        kernel[0] += 10_000  # the user's own code between two epochs
+        clock.new_epoch()
+
+
+def test_what_came_after_the_last_look_at_a_loop_that_was_left_does_not_count(time: Time, kernel: list[int]) -> None:
+    timing, _, clock = one_epoch_began()
+    for _ in range(3):
+        delivered(clock, time, timing, kernel, 5)
+    timing.own.look(timing.batches)
+    delivered(clock, time, timing, kernel, 10_000)
+    clock.new_epoch()
+    timing.own.look(timing.batches)
+    assert (timing.own.batches, timing.own.faults) == (2, 10)
+
+
+def test_an_epoch_without_batches_counts_nothing(time: Time, kernel: list[int]) -> None:
+    timing, _, clock = one_epoch_began()
+    clock.enter()
+    clock.ending()
+    clock.leave()
+    kernel[0] += 10_000
+    clock.new_epoch()
+    timing.own.look(timing.batches)
+    assert (timing.own.batches, timing.own.faults) == (0, 0)

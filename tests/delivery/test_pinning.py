@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from antifreeze.delivery import pinning
+from antifreeze.delivery import handing_over, pinning
+from antifreeze.delivery.handing_over import HandOver
+from antifreeze.delivery.ledger import Ledger
 from antifreeze.delivery.pinning import Driver, PageLock
 from antifreeze.slots.ring import Ring
 
@@ -267,3 +270,20 @@ def test_where_locking_is_refused_nothing_is_locked_from_then_on_and_no_error_is
     assert forgotten == [True]
     assert [lock.mark(slot) is None for slot in range(3)] == [False, True, True]
     lock.close()
+
+
+@pytest.mark.parametrize("pins", [True, False])
+def test_copies_into_pinned_memory_are_counted_where_slots_are_not_locked(
+    cuda: FakeCuda, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch, pins: bool
+) -> None:
+    monkeypatch.setattr(handing_over, "pin_batch", lambda data, device: data)
+    book, traps = Ledger(), SimpleNamespace(say=lambda *_: None)
+    hands: Any = {"collates": True, "pins": pins, "pin_device": None, "feeds_from_pinned": not pins}
+    hand_over = HandOver(book, traps, None, None, None, **hands)  # type: ignore[arg-type]
+    lock = PageLock(Driver(cuda))
+    hand_over._pinned(torch.zeros(1), lock)
+    assert book.costs.copies.pinned == 0
+    hand_over._pinned(torch.zeros(1), None)
+    lock.refused = "there is no more"
+    hand_over._pinned(torch.zeros(1), lock)
+    assert book.costs.copies.pinned == 2

@@ -54,3 +54,16 @@ def test_a_worker_that_leaks_makes_room_for_another(capfd: pytest.CaptureFixture
 def test_that_no_worker_stays_below_the_limit_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
     assert len(load(leak_bytes=100_000, limit=10_000)) > 4
     assert capfd.readouterr().err.count("after its first task: more than recycle_worker_after allows (10,000)") == 1
+
+
+class Listed(Leaking):
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("dataset, batch_size", [(Leaking(1), 5), (Listed(1), 5), (Leaking(1), None)])
+def test_samples_are_counted_however_the_data_set_is_asked(dataset: Dataset[Any], batch_size: int | None) -> None:
+    with DataLoader(dataset, batch_size, recycle_worker_after=10, num_workers=1, multiprocessing_context="fork") as loader:
+        processes = {int(row[1]) for batch in loader for row in batch.view(-1, 2)}
+    assert 4 <= len(processes) <= 6
+    assert loader.report().worker_samples >= COUNT

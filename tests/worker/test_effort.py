@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 
 import pytest
 
-from antifreeze.worker.effort import LOOK_EVERY_NS, Effort
+from antifreeze.worker.effort import LOOK_EVERY_NS, Effort, Usage
 
 
 @pytest.mark.leaves("descriptor", why="it is kept for as long as the worker lives")
@@ -29,3 +30,30 @@ def test_a_descriptor_that_was_closed_under_it_is_no_error() -> None:
     effort._looked_at -= 2 * LOOK_EVERY_NS
     assert effort.queued_ns() == 0
     assert effort.queued_ns() == 0
+
+
+@pytest.mark.leaves("descriptor", why="it is kept for as long as the worker lives")
+def test_what_was_used_before_it_began_does_not_count() -> None:
+    pages = b"x" * (400 * mmap.PAGESIZE)
+    noted: list[Usage] = []
+    effort = Effort(noted.append)
+    assert effort.used().faults < 200
+    pages += b"x" * (4000 * mmap.PAGESIZE)
+    assert len(noted) == 1, "when it began"
+    effort.queued_ns()
+    assert len(noted) == 1, "it was looked at just now"
+    effort._looked_at -= LOOK_EVERY_NS
+    effort.queued_ns()
+    assert 4000 <= noted[-1].faults <= 9000, "the sum of both, which may take two copies"
+    assert noted[-1].peak_kib >= len(pages) // 1024
+
+
+def test_without_schedstat_faults_are_noted_all_the_same() -> None:
+    noted: list[Usage] = []
+    effort = Effort(noted.append)
+    if effort._schedstat >= 0:
+        os.close(effort._schedstat)
+    effort._schedstat = -1
+    effort._looked_at -= LOOK_EVERY_NS
+    assert effort.queued_ns() == 0
+    assert len(noted) == 2

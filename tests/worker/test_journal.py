@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from antifreeze.worker.journal import ROW_WORDS, Journal, Stage, Word
+from antifreeze.supervisor.work import Tally
+from antifreeze.worker.effort import Usage
+from antifreeze.worker.journal import ROW_WORDS, Journal, Stage, Used, Word
 
 
 @pytest.fixture
@@ -73,3 +75,52 @@ def test_a_row_that_somebody_still_holds_does_not_keep_a_journal_from_closing() 
     assert journal.descriptor == -1
     assert row.read().samples == 0
     journal.close()
+
+
+def works(journal: Journal, number: int, samples: int, faults: int, switches: int) -> None:
+    row = journal.row(number)
+    row.words[Word.SAMPLES] = samples
+    row.note(Usage(5000, faults, switches))
+
+
+def test_what_a_worker_used_is_counted_once_while_it_lives_and_after_it_was_replaced(journal: Journal) -> None:
+    journal.clear(0)
+    works(journal, 0, 10, 300, 7)
+    assert journal.used() == Used(10, 300, 7)
+    works(journal, 0, 20, 500, 9)
+    assert journal.used() == Used(20, 500, 9)
+    journal.clear(0)
+    assert journal.used() == Used(20, 500, 9)
+    journal.clear(2)
+    works(journal, 0, 1, 1, 1)
+    works(journal, 2, 2, 2, 2)
+    assert journal.used() == Used(23, 503, 12)
+    assert journal.row(2).read().peak_bytes == 5000 * 1024
+
+
+def test_what_was_used_is_known_after_the_journal_was_closed() -> None:
+    tally = Tally()
+    for _ in range(3):
+        journal = Journal.create(2)
+        tally.follow(journal)
+        journal.clear(1)
+        works(journal, 1, 4, 50, 6)
+        journal.close()
+        assert journal.used() == Used(4, 50, 6)
+    assert tally.used() == Used(12, 150, 18)
+    assert len(tally._journals) == 1, "those that are closed are summed up"
+
+
+def test_a_journal_that_another_thread_closes_meanwhile_is_no_error(journal: Journal) -> None:
+    journal.clear(1)
+    works(journal, 1, 4, 50, 6)
+    row, rows = journal.row, []
+
+    def closes_first(number: int) -> object:
+        if not rows:
+            rows.append(number)
+            journal.close()
+        return row(number)
+
+    journal.row = closes_first  # type: ignore[method-assign, assignment]
+    assert journal.used() == Used(4, 50, 6)

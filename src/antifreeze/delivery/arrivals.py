@@ -93,18 +93,29 @@ class Arrivals:
             if batch.parcel_bytes is not None and batch.number in pool.collated:
                 pool.ring.give_back(batch.slot)
                 collated = pool.collated.pop(batch.number)
+                pool.costs.copies.made += 1
                 if not self._shape.auto_collation:
                     self._traps.handed_out(collated)
                 return collated, size_within(self._budget_bytes, collated)
             if flight.stream is not None and self._workers > 1:  # of what is handed over as it is there are no bytes to compare
                 size = batch.parcel_bytes or pool.layouts[batch.layout or 0].offsets(batch.rows)[-1]
                 self._traps.first_of_stream(flight.stream, memoryview(pool.ring.arena.map(batch.slot, size))[:size])
-            return build(batch, pool.layouts, pool.ring)
+            self._count(batch)
+            return build(batch, pool.layouts, pool.ring, pool.costs.copies)
         finally:
             flights.note_delivered(flight, batch)
             flights.let_go(flight, batch, slot=False)
             if self._workers and not flights.inline:
                 flights.go_on()
+
+    def _count(self, batch: Batch) -> None:
+        copies = self._flights.pool.costs.copies
+        if not self._workers:
+            copies.made += 1
+        elif batch.parcel_bytes is None:
+            copies.rows += 1
+        else:
+            copies.parcels += 1
 
     def _remember_no_rows(self) -> None:
         self._flights.whole_only = True

@@ -12,11 +12,13 @@ from antifreeze.slots import parcel
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.tasks import Batch
+from antifreeze.supervisor.work import Copies
 
 
-def build(batch: Batch, layouts: dict[int, RowLayout], ring: Ring) -> tuple[Any, int]:
+def build(batch: Batch, layouts: dict[int, RowLayout], ring: Ring, copies: Copies) -> tuple[Any, int]:
     """The batch and its size in bytes. Rows that are still bad are left out."""
     crowded = ring.crowded
+    copies.again += crowded or bool(batch.bad_rows)
     if batch.parcel_bytes is not None:
         size = batch.parcel_bytes
         owner = ring.lend(batch.slot, size)

@@ -1,7 +1,7 @@
 """From a batch that is there to the user's hands: counted, pinned where he asks for it; and what is raised in the place of one that failed.
 
 1. Whoever made it (workers, or the loop itself) does not matter here.
-2. Every so many batches is a moment to look at memory: at that of the slots, and at a worker's.
+2. Every so many batches is a moment to look at memory: at that of the slots, and at a worker's; and at what this process has used.
 """
 
 from __future__ import annotations
@@ -59,10 +59,12 @@ class HandOver:
         timing.largest_bytes = max(timing.largest_bytes, size_bytes)
         if timing.batches % (_LOOK_AT_MEMORY_EVERY if timing.batches < _FIRST_BATCHES else _LATER_EVERY) == 1:
             self._look_at_memory(pool)
+            timing.own.look(timing.batches)
         return self._pinned(data, pool.ring.keeper) if self._may_pin else data
 
     def give_made(self, data: Any, samples: int, size_bytes: int, pool: Pool | LocalPool) -> Any:
         """The same for what was made in this process: it may be the data set's own storage."""
+        self._ledger.costs.copies.made += 1
         if not self._collates:
             self._traps.handed_out(data)
         return self.give(data, samples, size_bytes, pool)
@@ -73,6 +75,7 @@ class HandOver:
         if refused is not None:
             self._traps.say("page-lock", f"batches are copied to pinned memory one by one: {refused}")
         unlocked = not isinstance(lock, PageLock) or refused is not None
+        self._ledger.costs.copies.pinned += unlocked and (self._pins or self._feeds_from_pinned)
         if self._pins:
             return pin_batch(data, self._pin_device)
         return self._pinned_for_feed(data) if self._feeds_from_pinned and unlocked else data

@@ -9,8 +9,38 @@ from antifreeze.delivery.bad_samples import BadSampleRecord
 from antifreeze.delivery.local_pool import Learnt
 from antifreeze.events import Story
 from antifreeze.supervisor.work import Costs
+from antifreeze.worker.effort import Usage
 from antifreeze.worker.held_loop import HeldLoop
 from antifreeze.worker.seeding import SampleSeeds
+
+
+@dataclass
+class OwnUse:
+    """What the kernel has counted of this whole process between the first batch of each epoch and its end: the user's code, his threads
+    and worker threads included. What lies between two epochs does not count, nor what came after the last look (every so many batches,
+    and at the end of an epoch) where a loop was left early."""
+
+    batches: int = 0
+    faults: int = 0
+    switches: int = 0
+    _since: tuple[int, Usage] | None = None
+
+    def begin(self, batches: int) -> None:
+        self._since = (batches, Usage.now())
+
+    def look(self, batches: int) -> None:
+        """`batches`: delivered so far."""
+        if self._since is None:
+            return
+        now, (before, then) = Usage.now(), self._since
+        used = now.since(then)
+        self.batches += batches - before
+        self.faults += used.faults
+        self.switches += used.switches
+        self._since = (batches, now)
+
+    def rest(self) -> None:
+        self._since = None
 
 
 @dataclass
@@ -31,6 +61,7 @@ class Timing:
     restarts_ns: int = 0
     stalls_ns: int = 0
     blocked_elsewhere_ns: int = 0  # of Costs.blocked_s, what belongs to the three above
+    own: OwnUse = field(default_factory=OwnUse)
 
 
 @dataclass(frozen=True)
@@ -100,6 +131,7 @@ class LoopClock:
     def new_epoch(self) -> None:
         self._left_at = None
         self._at_edge = True
+        self._timing.own.rest()
         self._timing.epochs += 1
         if self._began_at is None:
             self._began_at = time.perf_counter_ns()
@@ -118,6 +150,8 @@ class LoopClock:
 
     def ending(self) -> None:
         """This next() finds the end of the epoch."""
+        self._timing.own.look(self._timing.batches)
+        self._timing.own.rest()
         self._before = (self._costs.restarts, self._costs.stalls, self._costs.blocked_s)
         self._at_edge = True
 
@@ -137,8 +171,9 @@ class LoopClock:
 
     def _edge(self, waited: int) -> None:
         timing, costs = self._timing, self._costs
-        if self._began_at is not None and timing.first_batch_ns is None:
-            timing.first_batch_ns = waited
+        if self._began_at is not None:
+            timing.own.begin(timing.batches)
+            timing.first_batch_ns = waited if timing.first_batch_ns is None else timing.first_batch_ns
         timing.startup_ns += self._made_in if self._alone else waited
         timing.blocked_elsewhere_ns += int((costs.blocked_s - self._before[2]) * 1e9)
         self._at_edge, self._made_in, self._began_at = False, 0, None

@@ -253,7 +253,7 @@ class LocalPool:
         assert isinstance(outcome, Rows) and slot is not None
         self._count(outcome.rows, outcome.fetch_ns, 0, outcome.write_ns)
         batch = Batch(number, slot, rows, None, layout=outcome.layout.key, rows_loaded=rows)
-        return build(batch, {outcome.layout.key: outcome.layout}, self.ring)
+        return build(batch, {outcome.layout.key: outcome.layout}, self.ring, self.costs.copies)
 
     def _load_plainly(self, fetcher: MapFetcher, task: WorkerTask) -> Any:
         """As most batches are loaded after the first few; NOT_PLAIN where that does not do: a random number was used after all, say."""

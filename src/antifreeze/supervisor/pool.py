@@ -73,6 +73,8 @@ class Pool:
         self.state = PoolState(places if begin_with is None else begin_with, options.forgives)
         self.crew = Crew(places, ring, use_server, threads=usage is not None)
         self._turns = None if usage is None else Turns(usage)
+        if self._turns is None:
+            costs.tally.follow(self.crew.journal)
         self._watch = Watch(self.crew.journal, places)
         self._voice = Voice(story)
         self._tick_s = HEDGE_TICK_S if options.hedge else TICK_S

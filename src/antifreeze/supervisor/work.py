@@ -8,6 +8,7 @@ from typing import Any
 from antifreeze.plan.stream_plan import StreamProgress
 from antifreeze.slots.layout import RowLayout
 from antifreeze.supervisor.memory import MemoryWatch
+from antifreeze.worker.journal import Journal, Used
 
 
 @dataclass
@@ -23,6 +24,41 @@ class Content:
 
     def position_of(self, row: int) -> int:
         return self.position + (row if self.offsets is None else self.offsets[row])
+
+
+class Tally:
+    """Page faults and context switches of all worker processes of a loader, live or ended, as of the last look of each (journal.py); kept
+    in its ledger, so that it outlives them. Worker threads have none of their own: theirs are the process's."""
+
+    def __init__(self) -> None:
+        self._closed = Used()
+        self._journals: list[Journal] = []
+
+    def __repr__(self) -> str:
+        return f"<Tally {self.used()}>"
+
+    def follow(self, journal: Journal) -> None:
+        for closed in [each for each in self._journals if each.closed]:
+            self._journals.remove(closed)
+            self._closed = self._closed.and_also(closed.used())
+        self._journals.append(journal)
+
+    def used(self) -> Used:
+        used = self._closed
+        for journal in self._journals:
+            used = used.and_also(journal.used())
+        return used
+
+
+@dataclass
+class Copies:
+    """How often what was delivered had been copied after it was collated, by batches. Each is one of the first three."""
+
+    rows: int = 0  # not at all: workers wrote its rows straight into the slot
+    parcels: int = 0  # once, into the slot
+    made: int = 0  # not at all: it was made in this process, by the loop or by a thread, and handed over as it was
+    again: int = 0  # of those: once more, out of the slot (the user keeps many batches, or bad rows were left out)
+    pinned: int = 0  # of those: once more, into pinned memory (slots could not be page-locked)
 
 
 @dataclass
@@ -43,6 +79,8 @@ class Costs:
     streams_ended: int = 0  # before their end
     taking_turns: str = ""  # the generators because of which threads take turns
     memory: MemoryWatch = field(default_factory=MemoryWatch)
+    tally: Tally = field(default_factory=Tally)
+    copies: Copies = field(default_factory=Copies)
 
     def add(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int, cpu_ns: int, queued_ns: int = 0) -> None:
         self.fetch_ns += fetch_ns

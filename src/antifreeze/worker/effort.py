@@ -1,7 +1,8 @@
 """What a worker's time was made of: computing, standing in the queue for a core, or waiting for something outside.
 
-1. One clock is read per task; the queue for a core (the kernel's run delay) at most every LOOK_EVERY_NS.
-2. The CPU time is the whole process's, so that a data set's own threads count as computing.
+1. One clock is read per task; the queue for a core (the kernel's run delay) at most every LOOK_EVERY_NS, and with it, in one call, the
+   largest memory, page faults and context switches.
+2. The CPU time is the whole process's, so that a data set's own threads count as computing; so are the faults and switches.
 """
 
 from __future__ import annotations
@@ -9,16 +10,34 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from antifreeze.linux import resource
 
 LOOK_EVERY_NS = 20_000_000
 
 
+class Usage(NamedTuple):
+    """What the kernel has counted of this process."""
+
+    peak_kib: int  # the largest resident memory so far
+    faults: int  # pages that were not there when they were touched, in memory or on disk
+    switches: int  # times that a core was given away: to wait, or to somebody else
+
+    @classmethod
+    def now(cls) -> Usage:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return cls(used.ru_maxrss, used.ru_minflt + used.ru_majflt, used.ru_nvcsw + used.ru_nivcsw)
+
+    def since(self, before: Usage) -> Usage:
+        return Usage(self.peak_kib, self.faults - before.faults, self.switches - before.switches)
+
+
 class Effort:
-    def __init__(self, note_peak: Callable[[int], None] = lambda kibibytes: None) -> None:
-        """`note_peak` is told the largest memory so far whenever somebody looks."""
-        self.note_peak = note_peak
+    def __init__(self, note: Callable[[Usage], None] = lambda usage: None) -> None:
+        """`note` is told what was used since now, and the largest memory ever, whenever somebody looks."""
+        self._note = note
+        self._before = Usage.now()
         self._cpu_ns = time.process_time_ns()
         self._queued_ns = 0
         self._looked_at = 0
@@ -36,16 +55,22 @@ class Effort:
     def queued_ns(self) -> int:
         """How long this thread could have run and had no core, since the last call that looked; most calls do not look."""
         now = time.monotonic_ns()
-        if self._schedstat < 0 or now - self._looked_at < LOOK_EVERY_NS:
+        if now - self._looked_at < LOOK_EVERY_NS:
             return 0
         self._looked_at = now
-        self.note_peak(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        self._note(self.used())
+        if self._schedstat < 0:
+            return 0
         try:
             before, self._queued_ns = self._queued_ns, int(os.pread(self._schedstat, 100, 0).split()[1])
         except (OSError, ValueError, IndexError):
             self._schedstat = -1  # a data set that closes descriptors it does not own, or another file under this number
             return 0
         return self._queued_ns - before
+
+    def used(self) -> Usage:
+        """Until now."""
+        return Usage.now().since(self._before)
 
 
 class ThreadEffort(Effort):

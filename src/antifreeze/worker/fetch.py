@@ -165,9 +165,10 @@ class MapFetcher:
                 sample = source[index]
             if sample is None and self._none_is_bad:
                 raise none_error(f"sample {shown(task.indices)}")
-            return sample
         except BaseException as error:
             raise self._sample_error(error, task.indices, 0, task.position) from error
+        self._journal.words[_SAMPLES] += 1
+        return sample
 
     def _fetch_many(self, task: Task, seeded: bool = True) -> Any:
         task = self._with_list(task)
@@ -179,10 +180,13 @@ class MapFetcher:
         assert self._get_many is not None
         try:
             if not seeded:
-                return self._get_many(as_given(task.indices))
-            return self._seeds.around_batch(task.position, partial(self._get_many, as_given(task.indices)))
+                samples = self._get_many(as_given(task.indices))
+            else:
+                samples = self._seeds.around_batch(task.position, partial(self._get_many, as_given(task.indices)))
         except Exception as error:
             raise self._maker.fetch_error(error, "__getitems__", explanation=f"samples {few(task.indices)}") from error
+        self._journal.words[_SAMPLES] += len(task.indices)
+        return samples
 
     def is_plain(self) -> bool:
         """Samples are asked for and collated, and nothing of that was seen to use a random number that `seeding_each` does not deal."""

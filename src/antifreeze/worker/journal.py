@@ -7,7 +7,9 @@
    Where samples are so quick that a word for each would be felt, the worker notes where in its memory the iterator over them is:
    who wants to know reads there how far it is. Who is not allowed to, or comes after the worker's death, knows the task only, and
    its samples are tried singly as after any call for all of them together.
-2. It is an anonymous file named `antifreeze-journal`: any process of the same user finds it under /proc/PID/fd.
+2. What the worker has used (page faults, context switches) is noted at its looks (effort.py) and when it is told to end: of one that was
+   killed, what came after its last look is not counted. Its row is counted until the next worker takes it, and then in what was cleared.
+3. It is an anonymous file named `antifreeze-journal`: any process of the same user finds it under /proc/PID/fd.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from antifreeze.descriptors import Held
 from antifreeze.naming import shown
 from antifreeze.slots.arena import map_shared
+from antifreeze.worker.effort import Usage
 
 MAGIC = 0x616E746966727A31  # "antifrz1"
 VERSION = 3
@@ -67,6 +70,8 @@ class Word(IntEnum):
     LISTED = 11  # how many indices of the task are in the list; then ROW tells which one it is
     FIRST_ROW = 12  # of the task
     PLACE_AT = 13  # an address in the worker, or 0: how many samples of the task its iterator has given out
+    FAULTS = 14  # page faults since the worker was ready, as of its last look
+    SWITCHES = 15  # context switches, likewise
 
 
 _STAGE, _SINCE_NS, _LISTED, _PLACE_AT = int(Word.STAGE), int(Word.SINCE_NS), int(Word.LISTED), int(Word.PLACE_AT)
@@ -90,6 +95,17 @@ class Entry:
     peak_bytes: int = 0
 
 
+class Used(NamedTuple):
+    """What workers have used, and how many samples they have begun for it."""
+
+    samples: int = 0
+    faults: int = 0
+    switches: int = 0
+
+    def and_also(self, other: Used) -> Used:
+        return Used(self.samples + other.samples, self.faults + other.faults, self.switches + other.switches)
+
+
 class Journal:
     def __init__(self, descriptor: int, held: Held | None = None) -> None:
         """`held`: who owns the descriptor; without, it is the journal's."""
@@ -97,6 +113,8 @@ class Journal:
         self.descriptor = descriptor if held else self._held.open(int, descriptor)
         mapped = map_shared(descriptor, os.fstat(descriptor).st_size, 0)
         self.words: Any = memoryview(mapped).cast("B").cast("q")  # the mapping goes with the last of them
+        self._counted: tuple[Used, frozenset[int]] = (Used(), frozenset())
+        """What is no more in any row, and the rows that somebody has or had; together, because a signal's handler may ask at any time."""
 
     @classmethod
     def create(cls, workers: int) -> Journal:
@@ -114,7 +132,23 @@ class Journal:
     def clear(self, number: int) -> None:
         """Before another worker takes the row over: the last one is dead."""
         start = (number + 1) * ROW_WORDS
+        cleared, taken = self._counted
+        self._counted = (cleared.and_also(self.row(number).used()), taken | {number})
         self.words[start : start + _LIST_FROM] = memoryview(bytes(_LIST_FROM * 8)).cast("q")
+
+    def used(self) -> Used:
+        """By all workers so far, those that have ended included. Who made the journal may ask, also after he has closed it."""
+        used, taken = self._counted
+        try:
+            for number in taken:
+                used = used.and_also(self.row(number).used())
+        except ValueError:
+            return self._counted[0]  # another thread has closed it meanwhile
+        return used
+
+    @property
+    def closed(self) -> bool:
+        return self.descriptor < 0
 
     def is_whole(self) -> bool:
         """Whether nobody else has closed its descriptor."""
@@ -122,7 +156,8 @@ class Journal:
 
     def close(self) -> None:
         """May be called twice."""
-        if self.descriptor >= 0:
+        if not self.closed:
+            self._counted = (self.used(), frozenset())
             self._held.close()
             self.words.release()
             self.descriptor = -1
@@ -149,8 +184,13 @@ class JournalRow:
     def stage(self, stage: Stage) -> None:
         self.words[_STAGE] = stage
 
-    def note_peak(self, kibibytes: int) -> None:
-        self.words[Word.PEAK_KIB] = kibibytes
+    def note(self, usage: Usage) -> None:
+        words = self.words
+        words[Word.PEAK_KIB], words[Word.FAULTS], words[Word.SWITCHES] = usage
+
+    def used(self) -> Used:
+        words = self.words
+        return Used(words[Word.SAMPLES], words[Word.FAULTS], words[Word.SWITCHES])
 
     def at_key(self, row: int, key: Any, position: int | None = None) -> None:
         """A sample whose key is no int."""

@@ -48,7 +48,7 @@ from antifreeze.slots.arena import Arena
 from antifreeze.torch_private import numpy_seed, seed_datapipe, seed_torch, swap_worker_info, worker_info
 from antifreeze.worker.as_found import AsFound
 from antifreeze.worker.awaiting import AsyncMapFetcher, map_fetcher_for
-from antifreeze.worker.effort import Effort
+from antifreeze.worker.effort import Effort, Usage
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.generators import global_generators
@@ -172,6 +172,7 @@ class Worker:
                 self._journal.stage(Stage.IDLE)
                 message = self._channel.receive()
             if message is None or isinstance(message, Stop):
+                self._note_last()
                 self._fetcher = None  # iterators of streams end with it, and a `finally` of theirs runs, as with torch
                 return
             message = self._handle(message)
@@ -184,7 +185,10 @@ class Worker:
         self._channel.send(Ready(user_seeded, b"" if self._init_failure is None else pickle.dumps(self._init_failure)))
 
     def _new_effort(self) -> Effort:
-        return Effort(self._journal.note_peak)
+        raise NotImplementedError
+
+    def _note_last(self) -> None:
+        """What was used since the last look, where that is this worker's own."""
 
     def _seed_as_torch(self, worker_id: int) -> None:
         seed = self._spec.base_seed + worker_id
@@ -373,13 +377,16 @@ class ProcessWorker(Worker):
 
     def _new_effort(self) -> Effort:
         self._hoard = Hoard(self._dataset)
-        return Effort(self._note_peak)
+        return Effort(self._note)
 
-    def _note_peak(self, kibibytes: int) -> None:
-        self._journal.note_peak(kibibytes)
-        hoards = self._hoard.look(kibibytes)
+    def _note(self, usage: Usage) -> None:
+        self._journal.note(usage)
+        hoards = self._hoard.look(usage.peak_kib)
         if hoards is not None:
             self._channel.send(Hoards(hoards.encode(errors="replace")))
+
+    def _note_last(self) -> None:
+        self._journal.note(self._effort.used())
 
     def _leave_to_user(self, marks: list[Any]) -> list[Any]:
         """The generators that worker_init_fn has seeded."""
