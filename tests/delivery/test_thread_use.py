@@ -214,6 +214,29 @@ def test_a_loader_whose_batches_do_more_from_the_sixteenth_on() -> None:
     assert all(torch.equal(late, expected) for _, late in seen[15:])
 
 
+class Computes(torch.utils.data.Sampler):  # type: ignore[type-arg]
+    """Its order depends on a sum."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(len(WholeBatches())):
+            self.threads.append(torch.get_num_threads())
+            yield (index + int(SOURCE.sum())) % len(WholeBatches())
+
+
+def test_the_sampler_has_all_threads_and_is_no_word_on_the_batches() -> None:
+    """It runs in the loop's process with any number of workers: its bits, and so the order, are the same with each."""
+    sampler = Computes()
+    with DataLoader(WholeBatches(), batch_size=50, sampler=sampler, num_workers="auto", collate_fn=as_it_is) as loader:
+        batches = iter(loader)
+        threads = [int(next(batches)[0][0]) for _ in range(WATCHED_BATCHES + 2)]
+        use = batches._steering.auto.threads  # type: ignore[attr-defined]
+    assert set(threads) <= {1, 4} and set(threads[:WATCHED_BATCHES]) == {1}
+    assert set(sampler.threads) == {4} and "because of" not in repr(use)
+
+
 def looks(use: ThreadUse, *means_ns: int) -> list[bool]:
     """Of ten batches each; whether the loop has all threads after each."""
     batches, work_ns, had = *(use._last or (0, 0)), []

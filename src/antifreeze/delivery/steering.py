@@ -157,8 +157,10 @@ class Steering:
             raise
 
     def load_inline(self, load: Callable[[LocalPool], Any], number: int) -> Any:
-        """The next batch, which is this one of its pass, as `load` makes it here, with no workers at work."""
+        """The next batch, which is this one of its pass, as `load` makes it here, with no workers at work. The sampler is asked before: it
+        runs here with any number of workers, so it has all threads, and what it computes is nothing of the batch's."""
         local = self.local or self._here()
+        self._flights.plan_next(as_list=not local.gathers)
         data = self._load_seen_to(local, load)
         if local.gathers:
             self.plain_until = number + GATHERED_PLAINLY
