@@ -4,6 +4,7 @@ benchmarks/gpu.py, a device whose copies run later by test_accelerator.py."""
 from __future__ import annotations
 
 import itertools
+import signal
 import time
 from collections import OrderedDict
 from collections.abc import Container
@@ -139,6 +140,43 @@ def test_the_state_knows_nothing_of_an_end_that_the_loop_has_not_seen(got: int) 
         loader.load_state_dict(state)
         came += [names for _, names in loader]
     assert sorted(int(name) for names in came for name in names) == [*range(8), *range(12, 24)]
+
+
+class Rings(Own):
+    """One during whose copy an alarm goes off."""
+
+    def to(self, device: torch.device) -> Own:
+        if self.x[0, 0] == 8:
+            signal.raise_signal(signal.SIGALRM)
+        return super().to(device)
+
+
+def as_rings(samples: list[tuple[torch.Tensor, str]]) -> Own:
+    return Rings(torch.stack([x for x, _ in samples]))
+
+
+def in_time(number: int, frame: Any) -> None:
+    raise TimeoutError("the alarm")
+
+
+def test_an_alarm_that_falls_into_what_is_drawn_ahead_is_raised_at_once() -> None:
+    """And not by the next next(), which the user's alarm was not set for."""
+    before = signal.signal(signal.SIGALRM, in_time)
+    try:
+        with antifreeze.DataLoader(Rows(), batch_size=4, num_workers=2, collate_fn=as_rings, device="meta") as loader:
+            batches = iter(loader)
+            next(batches)
+            while not batches._next_is_ready() or batches._flights.ready() < 2:  # type: ignore[attr-defined]
+                time.sleep(0.01)
+            with pytest.raises(TimeoutError, match="the alarm"):
+                next(batches)
+                pytest.fail("it was kept for later")
+            state = loader.state_dict()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with antifreeze.DataLoader(Rows(), batch_size=4, num_workers=0, device="meta") as loader:
+        loader.load_state_dict(state)
+        assert [names[0] for _, names in loader] == ["4", "8", "12", "16", "20"]
 
 
 class Full(Own):

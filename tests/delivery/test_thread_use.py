@@ -195,6 +195,39 @@ def test_batches_that_nobody_looks_at_count_as_loaded() -> None:
     assert looked_at == [1, 2, 3, 4, 8, 16, 32, 64]
 
 
+def test_what_breaks_off_those_that_nobody_looks_at_does_not_make_the_next_look_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another setting, or threads that were slower, again and again: each counted all that would have followed as loaded."""
+    looked_at, of_the_class = [], ThreadUse._watch
+
+    def watch(use: ThreadUse, load: Callable[[], Any]) -> Any:
+        looked_at.append(batches._num_yielded + 1)
+        return of_the_class(use, load)
+
+    monkeypatch.setattr(ThreadUse, "_watch", watch)
+    with DataLoader(WholeBatches(), batch_size=50, num_workers="auto", collate_fn=as_it_is) as loader:
+        batches: Any = iter(loader)
+        batches._steering.auto.threads._one_ns = 1e9
+        for number in range(1, 150):
+            next(batches)
+            if number % 10 == 0:
+                batches._steering._other_batches()
+    assert looked_at == [1, 2, 3, 4, 8, 16, 32, 64, 128]
+
+
+def test_a_signal_as_soon_as_the_threads_were_set_leaves_them_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    use, of_torch = after_a_look(), torch.set_num_threads
+
+    def interrupted(threads: int) -> None:
+        of_torch(threads)
+        if threads == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "set_num_threads", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        use.load(list, alone=True)
+    assert torch.get_num_threads() == 4
+
+
 class MixesLate(WholeBatches):
     def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         late = SOURCE.sum() if indices[0] >= 15 * 50 else torch.zeros(())
@@ -212,6 +245,29 @@ def test_a_loader_whose_batches_do_more_from_the_sixteenth_on() -> None:
         seen = [next(batches) for _ in range(40)]
     assert [int(threads[0]) for threads, _ in seen[4:]] == [4] * 11 + [1] * 25
     assert all(torch.equal(late, expected) for _, late in seen[15:])
+
+
+class Computes(torch.utils.data.Sampler):  # type: ignore[type-arg]
+    """Its order depends on a sum."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(len(WholeBatches())):
+            self.threads.append(torch.get_num_threads())
+            yield (index + int(SOURCE.sum())) % len(WholeBatches())
+
+
+def test_the_sampler_has_all_threads_and_is_no_word_on_the_batches() -> None:
+    """It runs in the loop's process with any number of workers: its bits, and so the order, are the same with each."""
+    sampler = Computes()
+    with DataLoader(WholeBatches(), batch_size=50, sampler=sampler, num_workers="auto", collate_fn=as_it_is) as loader:
+        batches = iter(loader)
+        threads = [int(next(batches)[0][0]) for _ in range(WATCHED_BATCHES + 2)]
+        use = batches._steering.auto.threads  # type: ignore[attr-defined]
+    assert set(threads) <= {1, 4} and set(threads[:WATCHED_BATCHES]) == {1}
+    assert set(sampler.threads) == {4} and "because of" not in repr(use)
 
 
 def looks(use: ThreadUse, *means_ns: int) -> list[bool]:

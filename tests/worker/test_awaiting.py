@@ -522,3 +522,23 @@ def test_the_next_task_is_read_before_a_place_is_empty_and_no_sooner(monkeypatch
     assert indices(loader) == list(range(400))
     assert 0 in {room for room, _ in found}, "in line while every place is taken"
     assert max(in_line for _, in_line in found) < 8 // AHEAD
+
+
+async def first_of_eight_is_slow(index: int) -> int:
+    await asyncio.sleep(0.01 * (index % 8) if index % 8 else 0.4)
+    return index
+
+
+def test_the_next_task_is_read_while_none_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One slow sample keeps the first task; those of the second get out of line meanwhile, and nothing else says so."""
+    found = []
+
+    def begin(fetcher: AsyncMapFetcher, task: Any, ended: Any) -> None:
+        found.append((fetcher._room, len(fetcher._line)))
+        of_the_class(fetcher, task, ended)
+
+    of_the_class = AsyncMapFetcher.begin
+    monkeypatch.setattr(AsyncMapFetcher, "begin", begin)
+    loader = DataLoader(Awaited(first_of_eight_is_slow, 24), batch_size=8, num_workers=1, workers="thread", concurrency=8)
+    assert indices(loader) == list(range(24))
+    assert [room for room, _ in found] == [8, 0, 0], "every place is taken until the last task was read"

@@ -5,7 +5,7 @@
 
 1. `state_dict` speaks of what the loop has got, so each batch that was sent carries the position after it.
 2. What goes wrong with a batch that is drawn ahead (an error, the end of the epoch, a device without room) is raised when its turn
-   comes: the batch before it is not lost.
+   comes: the batch before it is not lost. But what a signal's handler raises is the user's, now: nothing more is drawn.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from antifreeze.delivery.device import AHEAD, DeviceFeed, Sent
 from antifreeze.delivery.position import Cursor
+from antifreeze.signals import came_from_signal
 
 
 @dataclass(frozen=True)
@@ -55,4 +56,6 @@ class DeviceQueue:
             batch = next_on_host()
             return self.feed.send(batch, self._cursor.place())
         except Exception as error:
+            if came_from_signal(error):
+                raise
             return Sent(_Raised(error), None, self._cursor.place())

@@ -41,6 +41,7 @@ class Steering:
         self._traps = traps
         self.local: LocalPool | None = None  # what loads in this process
         self.plain_until = 0  # up to that batch of the pass, it makes the next one with nothing to be seen to
+        self._unwatched_until = 0  # the same for those whose threads would be seen to, by the loader's batches so far
         flights.inline = auto.may_inline  # until workers are there
 
     def __repr__(self) -> str:
@@ -59,7 +60,8 @@ class Steering:
         return not flights.inline and flights.workers <= self.auto.helps_beside and self.auto.may_inline
 
     def new_epoch(self) -> None:
-        self.local, self.plain_until, before = None, 0, self._flights.inline
+        self.local, before = None, self._flights.inline
+        self._see_to_the_next()
         self.auto.new_epoch()
         self._flights.inline = self.auto.may_inline and (self.auto.setting == INLINE or not self._pool.ready)
         if before != self._flights.inline:
@@ -67,9 +69,13 @@ class Steering:
 
     def _other_batches(self) -> None:
         """Are made here from now on, or none: what was counted of those before is no measure for them."""
-        self.plain_until = 0
+        self._see_to_the_next()
         self.auto.threads.look_away()
         self.auto.memory.look_away()
+
+    def _see_to_the_next(self) -> None:
+        self.auto.threads.give_back_unwatched(max(0, self._unwatched_until - self._ledger.timing.batches))
+        self.plain_until = self._unwatched_until = 0
 
     def recruit(self) -> None:
         """What loads here for now may be loaded by workers soon."""
@@ -101,7 +107,7 @@ class Steering:
         """What those that are made here take, and what could be done about it."""
         timing, costs, inline = self._ledger.timing, self._ledger.costs, self._flights.inline
         if inline and self.auto.threads.look(timing.batches, costs.fetch_ns + costs.collate_ns + costs.write_ns):
-            self.plain_until = 0
+            self._see_to_the_next()
         if self.auto.memory.look(timing.batches if inline else self._ledger.made_by_loop):
             self._ledger.keeps_memory = self.auto.memory.kept_because
             self.auto.changed(0)  # what was measured before says nothing about now
@@ -157,13 +163,16 @@ class Steering:
             raise
 
     def load_inline(self, load: Callable[[LocalPool], Any], number: int) -> Any:
-        """The next batch, which is this one of its pass, as `load` makes it here, with no workers at work."""
+        """The next batch, which is this one of its pass, as `load` makes it here, with no workers at work. The sampler is asked before: it
+        runs here with any number of workers, so it has all threads, and what it computes is nothing of the batch's."""
         local = self.local or self._here()
+        self._flights.plan_next(as_list=not local.gathers)
         data = self._load_seen_to(local, load)
         if local.gathers:
             self.plain_until = number + GATHERED_PLAINLY
         elif not self._job.as_found.is_noting:
-            self.plain_until = number + 1 + self.auto.threads.take_unwatched()
+            unwatched = self.auto.threads.take_unwatched()
+            self.plain_until, self._unwatched_until = number + 1 + unwatched, self._ledger.timing.batches + unwatched
         return data
 
     def _load_seen_to(self, local: LocalPool, load: Callable[[LocalPool], Any]) -> Any:

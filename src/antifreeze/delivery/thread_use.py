@@ -137,6 +137,10 @@ class ThreadUse:
         self._number += unwatched
         return unwatched
 
+    def give_back_unwatched(self, batches: int) -> None:
+        """So many of them were not loaded after all."""
+        self._number = max(0, self._number - batches)
+
     def load(self, load: Callable[[], _T], alone: bool) -> _T:
         """`alone`: no workers load meanwhile."""
         threads = torch.get_num_threads()
@@ -146,9 +150,9 @@ class ThreadUse:
         is_watched = not self._others and (self._left > 0 or self._number & (self._number - 1) == 0)
         if alone and self._may_use_all and not is_watched:
             return load()
-        if not (alone and self._may_use_all):
-            torch.set_num_threads(1)
-        try:
+        try:  # from before the call: a signal's handler may raise as soon as it returns
+            if not (alone and self._may_use_all):
+                torch.set_num_threads(1)
             return self._watch(load) if is_watched else load()
         finally:
             torch.set_num_threads(threads)

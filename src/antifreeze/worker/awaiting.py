@@ -211,7 +211,11 @@ class AsyncMapFetcher(MapFetcher):
 
     def takes_more(self) -> bool:
         """Whether there is room for samples of another task, or will be soon: a place that waits for one to be read stands empty."""
-        return self._room + self._config.concurrency // AHEAD > len(self._line)
+        return self._spare_places > 0
+
+    @property
+    def _spare_places(self) -> int:
+        return self._room + self._config.concurrency // AHEAD - len(self._line)
 
     def is_together(self, task: Task) -> bool:
         """Whether its samples may wait beside those of other tasks."""
@@ -278,6 +282,8 @@ class AsyncMapFetcher(MapFetcher):
             sample = self._line.popleft()
             try:
                 self._begin(sample, lane, self._randomness.begins_watched())
+                if self._spare_places == 1:  # just now: whoever reads tasks may wait for that
+                    self.pulse.beat()
                 return True
             except BaseException as error:
                 self._settle(sample, self._error_of(sample, error))
