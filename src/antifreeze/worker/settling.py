@@ -92,9 +92,9 @@ def _be_the_first_to_go() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Freed memory stays in the allocator: a fresh page costs more than what is written to it. glibc by itself raises its limits with what is
-    freed, but still gives the top of the heap back where nothing small lies there: after every expression of numpy's, say, at a sixth of the
-    speed (benchmarks/faults.py)."""
+    """Freed memory stays in the allocator: a fresh page costs more than what is written to it. glibc by itself raises its limits with
+    what is freed, but gives the top of the heap back where nothing small lies there: after every expression of numpy's, say, which
+    then takes six times as long (benchmarks/faults.py)."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP_BYTES)
