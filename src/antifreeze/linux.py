@@ -31,12 +31,14 @@ __all__ = [
     "fresh_page_ns",
     "give_free_memory_back",
     "interrupt_soon",
+    "keep_freed_memory",
     "keep_standard_descriptors",
     "libc",
     "missing",
     "on_fork",
     "resource",
     "rights_space",
+    "wake_on_time",
 ]
 
 LAST_SIGNAL: int = getattr(signal, "SIGRTMAX", 64)
@@ -58,6 +60,29 @@ def give_free_memory_back() -> None:
     """What the allocator holds and nobody uses: children would inherit it, and copy what they write to."""
     if hasattr(libc(), "malloc_trim"):
         libc().malloc_trim(0)
+
+
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
+_LARGEST_ON_HEAP_BYTES = 1 << 25  # glibc refuses more
+
+
+def keep_freed_memory(most_bytes: int) -> bool:
+    """Freed memory stays in the allocator of this process, for good, up to so much of it: a fresh page costs more than what is written to
+    it. Whether there is an allocator that can be told."""
+    if not hasattr(libc(), "mallopt"):
+        return False
+    kept = libc().mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP_BYTES), libc().mallopt(_M_TRIM_THRESHOLD, most_bytes)
+    return all(kept)
+
+
+_PR_SET_TIMERSLACK, _SLACK_NS = 29, 1000
+
+
+def wake_on_time() -> None:
+    """What waits in this thread, for a time or for something outside with a limit, is woken then: the kernel by itself lets timers of
+    50 µs come together. (A sleep of 10 ms took 10.05 ms instead of 10.10.)"""
+    if hasattr(libc(), "prctl"):
+        libc().prctl(_PR_SET_TIMERSLACK, _SLACK_NS, 0, 0, 0)
 
 
 @cache

@@ -76,6 +76,7 @@ class Report:
     restarts: int
     hedges: int
     made_by_loop: int
+    keeps_memory: str
     loaded_ahead: int
     loaded_ahead_in_vain: int
     loaded_ahead_no_more: str
@@ -138,6 +139,7 @@ class Report:
             restarts=costs.restarts,
             hedges=costs.hedges,
             made_by_loop=ledger.made_by_loop,
+            keeps_memory=ledger.keeps_memory,
             loaded_ahead=ledger.warmth.used,
             loaded_ahead_in_vain=ledger.warmth.dropped,
             loaded_ahead_no_more=ledger.warmth.why_not,
@@ -254,7 +256,8 @@ class Report:
     def _memory_row(self) -> str:
         workers = f", {_bytes(self.worker_bytes)} in workers at the last look" if self.worker_bytes else ""
         batches = f"{_bytes(self.in_flight_bytes)} in batches at most" if self.in_flight_bytes else "none in flight"
-        return f"{batches}{workers}"
+        keeps = f"; your process keeps what it frees, because there were {self.keeps_memory}" if self.keeps_memory else ""
+        return f"{batches}{workers}{keeps}"
 
     def _kernel_row(self) -> str:
         said = []

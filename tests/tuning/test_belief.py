@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from antifreeze.tuning.belief import Belief, Prospect
+from antifreeze.tuning.belief import APART, Belief, Prospect
 from antifreeze.tuning.setting import INLINE, Kind, Setting
 
 
@@ -69,11 +69,45 @@ def test_a_restless_machine_is_doubted_more() -> None:
     assert calm.compare(home, [other])[other].doubt < restless.compare(home, [other])[other].doubt
 
 
-def test_what_is_forgotten_is_unknown() -> None:
-    belief = belief_of({processes(8): 1000.0, processes(2): 10.0})
-    belief.forget_all_but(processes(8), 200.0)
-    assert belief.tried == [processes(8)] and belief.rate(processes(8)) == pytest.approx(200)
-    assert belief.compare(processes(8), [processes(2)])[processes(2)].gain > 0.05
+@pytest.mark.parametrize("unsure", [False, True])
+def test_where_home_is_slower_all_of_a_sudden_so_is_everything_else(unsure: bool) -> None:
+    home, other = processes(8), processes(2)
+    belief = belief_of({home: 1000.0, other: 500.0})
+    before = belief.compare(home, [other])[other]
+    belief.change(home, 100.0, unsure)
+    after = belief.compare(home, [other])[other]
+    assert belief.rate(home) == pytest.approx(100) and belief.rate(other) == pytest.approx(50)
+    if unsure:
+        assert after.gain > 0.05, "it may be the work that has changed"
+    else:
+        assert (after.lead, after.doubt) == (pytest.approx(before.lead), pytest.approx(before.doubt))
+
+
+def test_what_was_far_behind_in_a_bad_time_is_what_it_is_after_it() -> None:
+    home, other = processes(8), processes(4)
+    belief = Belief()
+    for _ in range(10):
+        belief.note(other, 20.0, at_home=False)
+    for number in range(4 * APART):
+        belief.note(home, 1000.0, at_home=True)
+        assert belief.is_due_again(other) == (number + 1 >= 2 * APART)
+    belief.note(other, 1500.0, at_home=False)
+    assert belief.rate(other) == pytest.approx(1500)
+    assert not belief.is_due_again(other)
+
+
+def test_each_look_that_says_the_same_makes_the_next_one_later() -> None:
+    home, other = processes(8), processes(4)
+    belief, pauses = belief_of({home: 1000.0, other: 400.0}), []
+    for _ in range(4):
+        begun = belief.windows
+        while not belief.is_due_again(other):
+            belief.note(home, 1000.0, at_home=True)
+        pauses.append(belief.windows - begun)
+        belief.note(other, 400.0, at_home=False)
+    assert pauses[1:] == [4 * APART, 8 * APART, 16 * APART]
+    unseen = belief.compare_unseen(home, other)
+    assert unseen.gain > 0.05 > belief.compare(home, [other])[other].gain
 
 
 @pytest.mark.parametrize(

@@ -295,7 +295,7 @@ def test_where_the_loop_just_so_waits_with_fewer_they_are_not_tried_for_ever(noi
         window = seen(now, samples=samples, waited_s=waits, work_s=work_s, cpu_s=work_s, cores=16)
         before, now = now, tuner.decide(window).setting
         changes += number >= 100 and now != before
-    assert changes <= 20
+    assert changes <= 40
 
 
 def test_waiting_samples_are_given_ever_more_workers_while_that_helps() -> None:
@@ -335,6 +335,8 @@ def test_limits() -> None:
     [
         pytest.param(seen(batches=1000), 3, id="quick batches: on the core that three workers leave"),
         pytest.param(seen(batches=1000, cores=16), 4, id="and beside so many that there is time left from handing over"),
+        pytest.param(seen(batches=7000, cores=16), 1, id="batches of 140 µs: beside one"),
+        pytest.param(seen(batches=20000, cores=16), 0, id="batches of 50 µs: handing over is all it does"),
         pytest.param(seen(batches=1000, cores=1), 0, id="no core for it"),
         pytest.param(seen(batches=10), 0, id="batches that take long: what workers have ready would wait"),
         pytest.param(seen(batches=1000, cpu_s=0.1), 0, id="samples that wait outside: workers wait better"),
@@ -391,7 +393,7 @@ def test_a_home_that_cannot_be_had_again_is_home_no_more() -> None:
 def test_samples_that_wait_are_not_denied_workers_for_lack_of_cores() -> None:
     tuner = Tuner(Limits(inline=True, most=16), INLINE)
     used = run(tuner, lambda setting: float(max(1, setting.workers)), 60, cpu_s=0.01)
-    assert set(used[8:]) == {processes(16)}
+    assert used[8:].count(processes(16)) >= 50, "but for a look at what was far behind: it may have been a bad time"
 
 
 def test_a_first_batch_that_took_long_is_no_word_on_those_after_it() -> None:

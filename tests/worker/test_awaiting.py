@@ -20,7 +20,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from antifreeze import DataLoader
 from antifreeze.errors import OptionError, SampleTimeout
-from antifreeze.worker.awaiting import AsyncMapFetcher
+from antifreeze.worker.awaiting import AHEAD, AsyncMapFetcher
 
 PLACES = [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "workers": "thread"}]
 IDS = ["inline", "processes", "threads"]
@@ -507,3 +507,18 @@ async def late_and_unmoved(index: int) -> int:
 def test_one_that_passes_over_its_cancelling_is_nothing_to_those_after_it(place: dict[str, Any]) -> None:
     loader = loader_of(late_and_unmoved, place, concurrency=1, on_bad_sample="skip", sample_timeout_s=0.2)
     assert indices(loader) == [index for index in range(20) if index % 4]
+
+
+def test_the_next_task_is_read_before_a_place_is_empty_and_no_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+
+    def begin(fetcher: AsyncMapFetcher, task: Any, ended: Any) -> None:
+        found.append((fetcher._room, len(fetcher._line)))
+        of_the_class(fetcher, task, ended)
+
+    of_the_class = AsyncMapFetcher.begin
+    monkeypatch.setattr(AsyncMapFetcher, "begin", begin)
+    loader = DataLoader(Awaited(itself, 400), batch_size=8, num_workers=1, workers="thread", concurrency=8)
+    assert indices(loader) == list(range(400))
+    assert 0 in {room for room, _ in found}, "in line while every place is taken"
+    assert max(in_line for _, in_line in found) < 8 // AHEAD

@@ -148,6 +148,41 @@ def test_no_turn_is_given_after_the_loop_was_told_that_there_is_none(monkeypatch
     assert turns.try_close(10)
 
 
+def test_a_thread_that_was_told_to_end_waits_for_no_floor() -> None:
+    """Neither when it is told while it waits, nor when another sample of its event loop comes to ask."""
+    turns, _ = _turns()
+    turn, asked = _turn(turns), list[str]()
+
+    def asks_twice() -> None:
+        for _ in range(2):
+            with pytest.raises(ThreadEnded):
+                turns.take(turn, 7, lambda: asked.append("had it"), Of.SAMPLE, True)
+            asked.append("ended")
+
+    thread = threading.Thread(target=asks_twice, daemon=True)
+    thread.start()
+    while turn not in floor._waiting:
+        assert thread.is_alive()
+    turns.end(turn)
+    thread.join(10)
+    assert asked == ["ended", "ended"] and turn not in floor._waiting
+
+
+def test_one_that_has_the_floor_keeps_it_until_it_has_ended() -> None:
+    turns, numbers = _turns()
+    turn, seen = _turn(turns), list[bool]()
+    turns.open()
+
+    def told() -> None:
+        turns.end(turn)
+        numbers.state = 99
+        seen.append(floor._floor.holder is turn)
+
+    turns.take(turn, 7, told, Of.SAMPLE, True)
+    assert seen == [True] and numbers.state != 99
+    turns.close()
+
+
 # --- a data set that draws later than its first samples --------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from dataclasses import astuple, dataclass
 from operator import sub
 
 from antifreeze.delivery.claims import register, shared_cores
+from antifreeze.delivery.kept_memory import KeptMemory
 from antifreeze.delivery.ledger import Decided, Ledger
 from antifreeze.delivery.thread_use import ThreadUse
 from antifreeze.options import Options
@@ -78,6 +79,7 @@ class Autopilot:
         self._cores = cores
         self.batch_tasks = 1
         self.threads = ThreadUse()
+        self.memory = KeptMemory(allowed=options.memory_budget_bytes is None)
         self.helps_beside = 0  # with up to so many workers the loop makes batches too, while it would wait for theirs
         self._mark: _Mark | None = None
         self._of = first  # the setting of that window

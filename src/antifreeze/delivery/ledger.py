@@ -97,6 +97,7 @@ class Ledger:
     raised: list[BadSampleRecord] = field(default_factory=list)
     most_in_flight_bytes: int = 0
     made_by_loop: int = 0  # batches, while it waited for those of workers
+    keeps_memory: str = ""  # why freed memory of the loop's process is kept (kept_memory.py)
     warmth: Warmth = field(default_factory=Warmth)
     decided: list[Decided] = field(default_factory=list)  # oldest first; empty where the number of workers was given
     local_seeds: SampleSeeds | None = None  # of the last epoch loaded in this process: what the data set draws

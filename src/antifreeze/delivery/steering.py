@@ -59,9 +59,17 @@ class Steering:
         return not flights.inline and flights.workers <= self.auto.helps_beside and self.auto.may_inline
 
     def new_epoch(self) -> None:
-        self.local, self.plain_until = None, 0
+        self.local, self.plain_until, before = None, 0, self._flights.inline
         self.auto.new_epoch()
         self._flights.inline = self.auto.may_inline and (self.auto.setting == INLINE or not self._pool.ready)
+        if before != self._flights.inline:
+            self._other_batches()
+
+    def _other_batches(self) -> None:
+        """Are made here from now on, or none: what was counted of those before is no measure for them."""
+        self.plain_until = 0
+        self.auto.threads.look_away()
+        self.auto.memory.look_away()
 
     def recruit(self) -> None:
         """What loads here for now may be loaded by workers soon."""
@@ -73,9 +81,7 @@ class Steering:
         auto, pool = self.auto, self._pool
         if self._flights.inline:
             pool.look_after()
-            self._look_at_threads()
-        else:
-            auto.threads.look_away()
+        self._look_at_own_batches()
         if pool.growth_failed is not None:
             auto.cannot(Setting(auto.kind, max(1, pool.size + 1)), pool.growth_failed)
             pool.growth_failed, auto.setting = None, auto.tuner.home
@@ -91,10 +97,14 @@ class Steering:
             self._ask_for(pool, decision.setting)
             self._take_up(pool)
 
-    def _look_at_threads(self) -> None:
-        costs = self._ledger.costs
-        if self.auto.threads.look(self._ledger.timing.batches, costs.fetch_ns + costs.collate_ns + costs.write_ns):
+    def _look_at_own_batches(self) -> None:
+        """What those that are made here take, and what could be done about it."""
+        timing, costs, inline = self._ledger.timing, self._ledger.costs, self._flights.inline
+        if inline and self.auto.threads.look(timing.batches, costs.fetch_ns + costs.collate_ns + costs.write_ns):
             self.plain_until = 0
+        if self.auto.memory.look(timing.batches if inline else self._ledger.made_by_loop):
+            self._ledger.keeps_memory = self.auto.memory.kept_because
+            self.auto.changed(0)  # what was measured before says nothing about now
 
     def _ask_for(self, pool: Pool, setting: Setting) -> None:
         """Workers for `setting`: more come up while what is there goes on."""
@@ -115,7 +125,7 @@ class Steering:
             if pool.size > setting.workers:
                 pool.resize(setting.workers)
         if before != (flights.inline, flights.workers):
-            self.plain_until = 0
+            self._other_batches()
             auto.changed(len(flights.in_flight))
             if not flights.inline:
                 flights.go_on()
@@ -180,7 +190,8 @@ class Steering:
     def leave_to_workers(self, problem: NotHere) -> None:
         auto, flights, pool = self.auto, self._flights, self._pool
         auto.forbid_inline(f"loading in the loop failed ({problem}), and a worker may be what it takes")
-        auto.setting, flights.inline, self.plain_until = auto.tuner.home, False, 0
+        auto.setting, flights.inline = auto.tuner.home, False
+        self._other_batches()
         self._ask_for(pool, auto.setting)
         flights.workers = auto.setting.workers
         auto.changed(0)

@@ -112,7 +112,7 @@ class ThreadUse:
         return self._may_use_all != used_all
 
     def look_away(self) -> None:
-        """Others load meanwhile, or what they load counts too."""
+        """Other batches are counted from now on."""
         self._last = None
 
     def _judge(self, mean_ns: float) -> None:

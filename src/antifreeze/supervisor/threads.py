@@ -109,6 +109,7 @@ class WorkerThread:
     def kill(self) -> None:
         self.line.put(Stop(0))
         if self._thread.ident is not None and not self.is_gone():
+            self._turns.end(self._body.thread_seeds.turn)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(ThreadEnded))
             self._body.wake()
 

@@ -34,6 +34,10 @@ MOST_WEIGHT = 40.0
 """Of an average, in windows: it forgets what is older."""
 UNLIKE, SETTLED = 0.4, 2.5
 """So far apart no two windows of a setting are, but for a bad moment; unless it was measured so often."""
+APART = 8
+"""Windows between two looks at a setting that are not of the same bad time."""
+UNSURE = 0.5
+"""Of how far home is off all of a sudden, the part that other settings may be off by besides."""
 WEATHER_GAIN = 0.2
 """Of what a window of home is off by, the part that is taken for the weather, where home is well known."""
 _DEVIATION = math.sqrt(math.pi / 2)
@@ -46,6 +50,9 @@ class Prospect(NamedTuple):
 
     lead: float
     doubt: float
+
+    def ahead_by(self, more: float) -> Prospect:
+        return Prospect(self.lead + more, self.doubt)
 
     @property
     def gain(self) -> float:
@@ -64,6 +71,8 @@ class _Average:
     log_rate: float  # in fair weather
     weight: float
     at_window: int
+    looks: int = 1  # at different times
+    unsure: float = 0.0  # the variance of what may have changed since
 
 
 class Belief:
@@ -98,9 +107,13 @@ class Belief:
         log_rate = math.log(max(rate, 1e-9)) - self._weather
         weight = self.weight(setting) + says
         average = self._tried.setdefault(setting, _Average(log_rate, weight, self.windows))
+        is_look = self.windows - average.at_window >= APART
         if average.weight < SETTLED and abs(log_rate - average.log_rate) > UNLIKE:
             log_rate = average.log_rate = max(log_rate, average.log_rate)  # the other one was a bad moment
-        average.weight, average.at_window = min(weight, MOST_WEIGHT), self.windows
+        elif is_look and log_rate - average.log_rate > UNLIKE:
+            average.log_rate, weight = log_rate, says  # those were bad times, and they are over
+        average.looks += is_look
+        average.weight, average.at_window, average.unsure = min(weight, MOST_WEIGHT), self.windows, 0.0
         off = log_rate - average.log_rate
         average.log_rate += says * off / average.weight
         if at_home:
@@ -109,14 +122,30 @@ class Belief:
                 self._noise += NOISE_GAIN * (min(abs(off) * _DEVIATION, MOST_NOISE) - self._noise)
                 self._noise = max(self._noise, LEAST_NOISE)
 
-    def forget_all_but(self, setting: Setting, rate: float) -> None:
-        """The work itself has changed."""
-        self._tried, self._weather = {}, 0.0
-        self.note(setting, rate, at_home=True)
+    def change(self, home: Setting, rate: float, unsure: bool) -> None:
+        """Home goes so fast all of a sudden. So does everything else, as far as is known; where `unsure`, it may also be the work that has
+        changed, and the more so the further home is off."""
+        off = math.log(max(rate, 1e-9)) - self._weather - self._tried[home].log_rate
+        self._weather += off
+        for setting, average in self._tried.items():
+            if unsure and setting != home:
+                average.unsure += (UNSURE * off) ** 2
+
+    def is_due_again(self, setting: Setting) -> bool:
+        """Whether what was seen of it may have been a bad time that is over: each look that says the same makes the next one later."""
+        average = self._tried.get(setting)
+        return average is not None and self.windows - average.at_window >= APART * 2.0 ** min(average.looks, 40)
+
+    def compare_unseen(self, home: Setting, other: Setting) -> Prospect:
+        """That one with home, as if it had never been tried."""
+        return self._compare(home, [other], [each for each in self._tried if each != other])[other]
 
     def compare(self, home: Setting, others: Sequence[Setting]) -> dict[Setting, Prospect]:
         """Each of the `others` with home, which was tried."""
-        tried, asked = list(self._tried), [home, *others]
+        return self._compare(home, others, list(self._tried))
+
+    def _compare(self, home: Setting, others: Sequence[Setting], tried: Sequence[Setting]) -> dict[Setting, Prospect]:
+        asked = [home, *others]
         means = np.array([self._tried[each].log_rate for each in tried])
         best = means.max()
         towards = _alike(asked, tried)
@@ -131,7 +160,7 @@ class Belief:
         """The variance of what its windows say."""
         average = self._tried[setting]
         age = (self.windows - average.at_window) / (self.windows + AT_LEAST_WINDOWS)
-        return self._noise**2 / average.weight + (AGES * age) ** 2
+        return self._noise**2 / average.weight + (AGES * age) ** 2 + average.unsure
 
 
 def _alike(some: Sequence[Setting], others: Sequence[Setting]) -> npt.NDArray[np.float64]:

@@ -51,8 +51,14 @@ HARDLY = 1e-4
 """Of a window: what the very first batch says, which may have opened everything that the others find open; and the first window of a trial
 that is STOOD_STILL behind, in which the machine may have been busy with something else. A second one is believed."""
 STOOD_STILL = 0.5
+BAD_TIME = 0.03
+"""How likely it is that another program kept a setting from being what it is, whenever it was looked at."""
 NO_CORE = 0.1
 PATIENCE, MOST_PATIENCE = 8, 512
+
+
+Chances = list[tuple[float, Prospect]]
+"""What may be the case, and how likely it is."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +134,12 @@ class Tuner:
         self._steady_for += 1
         odd = not known / CHANGED <= seen.rate <= known * CHANGED
         self._odd_windows = self._odd_windows + 1 if odd else 0
-        if self._odd_windows >= 2 and self._steady_for >= self._patience:
-            self.belief.forget_all_but(self.home, seen.rate)
-            self._odd_windows = self._steady_for = 0
-            self._patience = min(MOST_PATIENCE, 2 * self._patience)
+        if self._odd_windows >= 2:
+            unsure = self._steady_for >= self._patience
+            self.belief.change(self.home, seen.rate, unsure)
+            self._odd_windows = 0
+            if unsure:
+                self._steady_for, self._patience = 0, min(MOST_PATIENCE, 2 * self._patience)
 
     def _settle(self, seen: Measured) -> None:
         """The setting that was tried may be the better one."""
@@ -161,29 +169,34 @@ class Tuner:
             less_known = self.belief.weight(seen.setting) < self.belief.weight(self.home)
             candidates = {seen.setting: "it may be better"} if less_known else {}
         prospects = self.belief.compare(self.home, list(candidates)) if candidates else {}
-        worths = {setting: self._worth(prospect, self._lean(seen, setting)) for setting, prospect in prospects.items()}
+        worths = {setting: self._worth(self._chances(seen, setting, prospect)) for setting, prospect in prospects.items()}
         best = max(worths, key=worths.__getitem__, default=None)
         if best is not None and worths[best] > 0:
             return Decision(best, candidates[best], depth_within(seen), is_trial=True)
         self.why = self.why or _because(seen, why_as_it_is(seen))
         return Decision(self.home, self.why, depth_within(seen))
 
-    def _lean(self, seen: Measured, setting: Setting) -> float:
-        """What speaks for a setting, besides its windows: of one that was tried, less its price; where workers are busy and have cores,
-        more of them promise more."""
-        if setting in self.belief:
-            return -self._price(setting)
+    def _chances(self, seen: Measured, setting: Setting, prospect: Prospect) -> Chances:
+        """Of a trial: by what was measured; and, where that is long enough ago, if the machine was just busy with something else then."""
+        if setting not in self.belief:
+            return [(1.0, prospect.ahead_by(self._hope(seen, setting)))]
+        measured = prospect.ahead_by(-self._price(setting))
+        if not self.belief.is_due_again(setting):
+            return [(1.0, measured)]
+        unseen = self.belief.compare_unseen(self.home, setting).ahead_by(self._hope(seen, setting))
+        return [(1.0 - BAD_TIME, measured), (BAD_TIME, unseen)]
+
+    def _hope(self, seen: Measured, setting: Setting) -> float:
+        """What speaks for a setting before its first window: where workers are busy and have cores, more of them promise more."""
         if setting.kind is not self.home.kind or _are_too_many(self.home.workers, seen):
             return 0.0
         return LEAN * math.log2(setting.workers / self.home.workers)
 
-    def _worth(self, prospect: Prospect, more: float) -> float:
-        """Of a trial, if the setting is so much `more` ahead: what it may bring over as long as there was something to measure so far,
-        less what it costs."""
-        prospect = Prospect(prospect.lead + more, prospect.doubt)
-        if prospect.gain < WORTH_A_TRIAL:
-            return 0.0
-        return prospect.gain * (LOOKS_AHEAD + self.belief.windows) - prospect.loss * CHANGING
+    def _worth(self, chances: Chances) -> float:
+        """Of a trial: what it may bring over as long as there was something to measure so far, less what it costs."""
+        gain = sum(part * prospect.gain for part, prospect in chances)
+        loss = sum(part * prospect.loss for part, prospect in chances)
+        return gain * (LOOKS_AHEAD + self.belief.windows) - min(loss, 1.0) * CHANGING if gain >= WORTH_A_TRIAL else 0.0
 
     def _candidates(self, seen: Measured) -> list[tuple[Setting, str]]:
         home, most = self.home, most_workers(seen, self.limits.most)

@@ -12,6 +12,8 @@ LEAST_COMPUTING = 0.005
 """A share that is measured as less is taken as this."""
 HAND_OVER_S = 150e-6
 """About what handing a batch from a worker to the loop costs both of them."""
+WORTH_HELPING_S = 100e-6
+"""Beside a single worker the loop makes batches that take at least this; what it costs is measured, like everything."""
 QUICK_BATCH_S = 0.002
 """A batch that loads in less is made by the loop too, while it would wait: what workers have ready meanwhile does not wait for long."""
 LOOP_NEEDS_CORE = 0.3
@@ -111,7 +113,7 @@ def loop_helps_beside(seen: Measured) -> int:
     batch_s = (seen.work_s - seen.queued_s) / max(1, seen.batches)
     if batch_s > QUICK_BATCH_S or seen.computing < WAITS_OUTSIDE or seen.budget_bytes is not None:
         return 0
-    return min(seen.cores - 1, int(BUSY_ENOUGH * batch_s / max(HAND_OVER_S, 1e-9)))
+    return min(seen.cores - 1, max(int(batch_s >= WORTH_HELPING_S), int(BUSY_ENOUGH * batch_s / max(HAND_OVER_S, 1e-9))))
 
 
 def first_guess(seen: Measured, most: int) -> int:

@@ -38,6 +38,8 @@ from antifreeze.worker.task import Bounce, FetchConfig, FetchError, Outcome, Tas
 from antifreeze.worker.ways import getitems_of
 
 CANCEL_S = 1.0
+AHEAD = 4
+"""One sample in line for so many places, and the next task is read."""
 _TICK_S = 0.001
 _MOST_FRAMES = 8
 _TASK, _BATCH, _SINCE, _FIRST, _ROW, _INDEX = (
@@ -208,8 +210,8 @@ class AsyncMapFetcher(MapFetcher):
         return self.run(value) if inspect.iscoroutine(value) else value
 
     def takes_more(self) -> bool:
-        """Whether there is room for samples of another task."""
-        return self._room > len(self._line)
+        """Whether there is room for samples of another task, or will be soon: a place that waits for one to be read stands empty."""
+        return self._room + self._config.concurrency // AHEAD > len(self._line)
 
     def is_together(self, task: Task) -> bool:
         """Whether its samples may wait beside those of other tasks."""

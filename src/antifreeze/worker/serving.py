@@ -2,7 +2,7 @@
 
     parent ── Work, Work, … ──▶ begin as long as there is room ──▶ [ the loop ] ──▶ a task is whole ──▶ RowsDone | ParcelDone | …
 
-1. A task is read when there is room for its samples, not before: what was not read can be taken back by the parent.
+1. A task is read when there is room for its samples, or soon will be, not before: what was not read can be taken back by the parent.
 2. Results leave as they are whole, in any order.
 3. Whatever is no such task (a new epoch, the end) is left until all at hand is done, and nothing is read after it.
 """

@@ -11,20 +11,17 @@ The clean server, the nursery and children that are asked a question (checks) us
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import stat
 
 import torch
 
-from antifreeze.linux import fcntl
+from antifreeze.linux import fcntl, keep_freed_memory, wake_on_time
 from antifreeze.torch_private import stack_without_shared_memory
 
 _F_SETSIG = 10
-_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
 _KEEP_FREED_BYTES = 1 << 30
-_LARGEST_ON_HEAP_BYTES = 1 << 25  # glibc refuses more
 _GPU_DEVICES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
 
 
@@ -42,6 +39,7 @@ def settle_in() -> None:
     torch.set_num_threads(1)
     stack_without_shared_memory()
     _keep_freed_memory()
+    wake_on_time()
 
 
 def die_with_parent(lifeline: int) -> None:
@@ -92,13 +90,9 @@ def _be_the_first_to_go() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Freed memory stays in the allocator: a fresh page costs more than what is written to it. glibc by itself raises its limits with
-    what is freed, but gives the top of the heap back where nothing small lies there: after every expression of numpy's, say, which
-    then takes six times as long (benchmarks/faults.py)."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, _KEEP_FREED_BYTES)
+    """glibc by itself raises its limits with what is freed, but still gives the top of the heap back where nothing small lies there: after
+    every expression of numpy's, say, at a sixth of the speed (benchmarks/faults.py)."""
+    keep_freed_memory(_KEEP_FREED_BYTES)
 
 
 def name_process(name: str) -> None:

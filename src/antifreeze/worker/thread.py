@@ -17,6 +17,7 @@ from typing import Any
 
 from antifreeze.channel.line import Line
 from antifreeze.channel.messages import Collated, OpenStream, Work
+from antifreeze.linux import wake_on_time
 from antifreeze.slots.arena import Arena
 from antifreeze.torch_private import collate_in_thread, enter_worker_thread, leave_worker_thread
 from antifreeze.worker.awaiting import AsyncMapFetcher
@@ -64,6 +65,7 @@ class ThreadWorker(Worker):
         self._journal.words[Word.PID] = threading.get_native_id()
         self._journal.stage(Stage.STARTING)
         enter_worker_thread()
+        wake_on_time()
         self.thread_seeds.turn.enter_thread()
         try:
             self.run()

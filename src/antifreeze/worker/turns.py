@@ -121,6 +121,7 @@ class Turn:
     def __init__(self, turns: Turns, journal: JournalRow) -> None:
         self.turns = turns
         self.journal = journal
+        self.ends = False  # its thread was told to end: it waits for no floor any more
         self.given_up = False
         self.floor: _Floor | None = None
         self.of = Of.SAMPLE
@@ -206,13 +207,21 @@ class Turns:
             if self.floor.holder is not None and self.floor.holder.turns is self:
                 _leave(self.floor.holder)
 
+    def end(self, turn: Turn) -> None:
+        """Its thread shall end. Where it has the floor it keeps it until then; where it waits for one, or is about to, it does not: what
+        tells it to end may fall into one sample's code, and others of an event loop would wait after that."""
+        with _lock:
+            turn.ends = True
+            if turn in _waiting:
+                _waiting.remove(turn)
+                turn.granted.set()
+
     def give_up(self, turn: Turn) -> None:
         """Its thread has ended, or nobody waits for it any more."""
+        self.end(turn)
         with _lock:
             turn.given_up = True
             _end_free(turn)
-            if turn in _waiting:
-                _waiting.remove(turn)
             _leave(turn)
 
     def take(self, turn: Turn, seed: int, call: Callable[[], Any], of: Of, looks: bool) -> Any:
@@ -308,20 +317,20 @@ def floor_of(turn: Turn, of: Of) -> Iterator[None]:
 
 def _enter(turn: Turn, of: Of, looks: bool) -> bool:
     """Waits for the floor; False where the data set has turned out to need none."""
-    if turn.given_up:
-        raise ThreadEnded
     turn.of, turn.looks = of, looks
     turn.granted.clear()
     with turn.waiting():
         with _lock:
             _end_free(turn)
+            if turn.ends:
+                raise ThreadEnded
             _waiting.append(turn)
             _grant()
         while not turn.granted.wait(_LOOK_S):
-            if turn.given_up:
-                raise ThreadEnded
             if _is_granted_unsaid(turn):
                 break
+    if turn.ends:
+        raise ThreadEnded
     if turn.floor is None:
         return False
     turn.floor.keep(turn.turns.usage.generators)
