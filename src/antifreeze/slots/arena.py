@@ -145,11 +145,17 @@ class Arena:
 
 def map_shared(descriptor: int, length: int, offset: int) -> Mapping:
     """Unmapped when nobody holds it or a view of it any more. (Python's own mmap keeps a descriptor for each mapping.)"""
-    address = libc().mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
-    if address is None or address == _MAP_FAILED:
-        raise _no_memory(length)
-    mapped = (ctypes.c_ubyte * length).from_address(address)
-    weakref.finalize(mapped, libc().munmap, address, length).atexit = False
+    address = mapped = None
+    try:
+        address = libc().mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
+        if address is None or address == _MAP_FAILED:
+            raise _no_memory(length)
+        mapped = (ctypes.c_ubyte * length).from_address(address)
+        weakref.finalize(mapped, libc().munmap, address, length).atexit = False
+    except BaseException:  # of a signal's handler: who unmaps it may not be there yet
+        if address not in (None, _MAP_FAILED) and (mapped is None or not weakref.getweakrefcount(mapped)):
+            libc().munmap(address, length)
+        raise
     return mapped
 
 
