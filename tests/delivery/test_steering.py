@@ -1,4 +1,4 @@
-"""Loading in the loop with num_workers="auto", and what a signal's handler raises meanwhile."""
+"""What a signal's handler raises while the loop itself draws or loads, with num_workers="auto" above all."""
 
 from __future__ import annotations
 
@@ -81,3 +81,38 @@ def test_what_was_broken_off_goes_on_with_workers_where_the_loop_may_not_load(mo
             patch.setattr(type(batches._arrivals), "next", lambda *_: signal.raise_signal(signal.SIGUSR1))
             next(batches)
         assert found + came(batches) == list(range(60))
+
+
+class Rings(torch.utils.data.Sampler):  # type: ignore[type-arg]
+    """While it gives this index, for the first time, an alarm goes off."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.rang = at, False
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(60):
+            if index == self.at and not self.rang:
+                self.rang = True
+                signal.raise_signal(signal.SIGUSR1)
+            yield index
+
+    def __len__(self) -> int:
+        return 60
+
+
+@pytest.mark.parametrize("workers", [0, 2, "auto"])
+def test_an_alarm_within_the_sampler_is_raised_at_once_and_is_no_end_of_it(workers: Any) -> None:
+    sampler, found = Rings(at=45), []
+    with DataLoader(Numbers(), batch_size=4, sampler=sampler, num_workers=workers) as loader:
+        batches = iter(loader)
+        with pytest.raises(Alarm):
+            while not sampler.rang:
+                found += came([next(batches)])
+        assert found + came(batches) == list(range(60))
+
+
+def test_an_alarm_within_the_sampler_while_the_epoch_begins() -> None:
+    with DataLoader(Numbers(), batch_size=4, sampler=Rings(at=2), num_workers=2) as loader:
+        with pytest.raises(Alarm):
+            iter(loader)
+        assert came(loader) == list(range(60))
