@@ -13,8 +13,8 @@ import torch
 from antifreeze import DataLoader
 
 
-class Alarm(Exception):
-    pass
+class Alarm(TimeoutError):
+    """As most alarms are; and so an OSError."""
 
 
 @pytest.fixture(autouse=True)
@@ -116,3 +116,15 @@ def test_an_alarm_within_the_sampler_while_the_epoch_begins() -> None:
         with pytest.raises(Alarm):
             iter(loader)
         assert came(loader) == list(range(60))
+
+
+def test_an_alarm_while_we_close_a_workers_line_is_not_taken_for_code_that_closes_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It falls between the closing of the line and the moment in which the worker is let go."""
+    with DataLoader(Numbers(), batch_size=4, num_workers=2) as loader:
+        batches: Any = iter(loader)
+        found = came([next(batches)])
+        with monkeypatch.context() as patch, pytest.raises(Alarm):
+            patch.setattr(type(batches.pool.crew), "closed_by_others", lambda crew: ["line to worker 0"])
+            patch.setattr(type(batches._arrivals), "next", lambda *_: signal.raise_signal(signal.SIGUSR1))
+            next(batches)
+        assert found + came(batches) == list(range(60))

@@ -350,7 +350,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 error.__suppress_context__ = True  # whatever it fell into is ours: the user's traceback is the one to show
-            lost = self._closed_by_others() if isinstance(error, (OSError, ValueError, DescriptorsClosed)) else []
+            asks = isinstance(error, (OSError, ValueError, DescriptorsClosed)) and not came_from_signal(
+                error
+            )  # which may be a TimeoutError
+            lost = self._closed_by_others() if asks else []
             if not self.cursor.finished and (lost or came_from_signal(error)):  # else all is done, and said again when asked again
                 self._break_off(*got)
             if lost:
