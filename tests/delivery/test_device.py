@@ -147,7 +147,7 @@ class Rings(Own):
 
     def to(self, device: torch.device) -> Own:
         if self.x[0, 0] == 8:
-            signal.raise_signal(signal.SIGALRM)
+            signal.raise_signal(signal.SIGUSR1)
         return super().to(device)
 
 
@@ -161,7 +161,7 @@ def in_time(number: int, frame: Any) -> None:
 
 def test_an_alarm_that_falls_into_what_is_drawn_ahead_is_raised_at_once() -> None:
     """And not by the next next(), which the user's alarm was not set for."""
-    before = signal.signal(signal.SIGALRM, in_time)
+    before = signal.signal(signal.SIGUSR1, in_time)
     try:
         with antifreeze.DataLoader(Rows(), batch_size=4, num_workers=2, collate_fn=as_rings, device="meta") as loader:
             batches = iter(loader)
@@ -173,7 +173,7 @@ def test_an_alarm_that_falls_into_what_is_drawn_ahead_is_raised_at_once() -> Non
                 pytest.fail("it was kept for later")
             state = loader.state_dict()
     finally:
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGUSR1, before)
     with antifreeze.DataLoader(Rows(), batch_size=4, num_workers=0, device="meta") as loader:
         loader.load_state_dict(state)
         assert [names[0] for _, names in loader] == ["4", "8", "12", "16", "20"]

@@ -25,6 +25,7 @@ from antifreeze.delivery.ranks import Ranks
 from antifreeze.options import Options, WorkerKind
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch
 from antifreeze.plan.stream_plan import StreamPlan
+from antifreeze.signals import came_from_signal
 from antifreeze.supervisor.policy import batches_in_flight, tasks_per_batch, tasks_per_batch_in_threads, window_batches, within_budget
 from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.tasks import Batch, Phase
@@ -150,7 +151,7 @@ class Flights:
         try:
             planned = self.plan.draw(as_list)
         except BaseException as error:
-            if not isinstance(error, Exception):
+            if not isinstance(error, Exception) or came_from_signal(error):
                 raise
             self.planned.append(error)  # the user's sampler failed: raised when its turn comes, after what it gave before
             self.finished = True

@@ -101,7 +101,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._queue = None if self._options.device is None else DeviceQueue(DeviceFeed(torch.device(self._options.device)), self.cursor)
         auto = loader._autopilot(self._ranks is not None)
         self._job = job_of(loader, self, places=self._num_workers if auto is None else auto.tuner.limits.most)
-        self._begin_with = None if auto is None else 0 if auto.may_inline else auto.setting.workers
+        self._auto = auto
         parked = None if auto is None else self._take_parked(loader)
         self._at_first = () if auto is None else loader._attributes()
         self._next_epoch = None if why_cold(loader) else self._next_epoch or NextEpoch(loader, self._job.quarantine(), self._ledger.warmth)
@@ -243,7 +243,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return self._queue is not None and self._queue.feed.pins
 
     def _make_pool(self) -> Pool | LocalPool:
-        return self._job.pool(self._seeding, self._ring, self._ledger, self._begin_with, self._hosting)
+        auto = self._auto  # which may have been forbidden to load here since the last one was made
+        begin_with = None if auto is None else 0 if auto.may_inline else auto.setting.workers
+        return self._job.pool(self._seeding, self._ring, self._ledger, begin_with, self._hosting)
 
     def _begin(self, resume: dict[str, Any] | None, state: torch.Tensor, goes_on: bool) -> None:
         """The plan of an epoch, and the first batches on their way. Where the pool `goes_on` after another epoch, some may be there
@@ -348,7 +350,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 error.__suppress_context__ = True  # whatever it fell into is ours: the user's traceback is the one to show
-            lost = self._closed_by_others() if isinstance(error, (OSError, ValueError, DescriptorsClosed)) else []
+            asks = isinstance(error, (OSError, ValueError, DescriptorsClosed)) and not came_from_signal(
+                error
+            )  # which may be a TimeoutError
+            lost = self._closed_by_others() if asks else []
             if not self.cursor.finished and (lost or came_from_signal(error)):  # else all is done, and said again when asked again
                 self._break_off(*got)
             if lost:
@@ -487,7 +492,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             data, size = load(planned.number, planned.indices, planned.position, rows)
         except FetchError as error:
             failed = error
-        if failed is not None and self._num_workers:
+        if failed is not None and self._num_workers and not came_from_signal(failed):
             flights.planned.appendleft(planned)
             raise NotHere(failed.failure.message)
         self.cursor.delivered = self.cursor.delivered.add(planned)

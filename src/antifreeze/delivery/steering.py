@@ -2,7 +2,8 @@
 
 1. Batches are loaded here while workers come up, wherever that is faster, and while the loop would wait for quick ones; the bytes are
    the same.
-2. A batch that cannot be loaded here is left to a worker, whose error is the one that counts.
+2. A batch that cannot be loaded here is left to a worker, whose error is the one that counts. What a signal's handler raises while it is
+   loaded (an alarm) is no error of the batch's, and the user's at once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from antifreeze.delivery.stages import in_stage
 from antifreeze.delivery.traps import Traps
 from antifreeze.errors import WorkerStartFailed
 from antifreeze.plan.map_plan import PlannedBatch
+from antifreeze.signals import came_from_signal
 from antifreeze.supervisor.pool import Pool
 from antifreeze.tuning.setting import INLINE, Kind, Setting
 from antifreeze.worker.task import FetchError
@@ -158,9 +160,11 @@ class Steering:
             return load(planned.number, planned.indices, planned.position, planned.rows)
         except BaseException as error:
             self._flights.not_made(planned)
-            if isinstance(error, FetchError):
-                raise NotHere(error.failure.message) from None
-            raise
+            if not isinstance(error, FetchError):
+                raise
+            if came_from_signal(error):
+                raise (error.__cause__ or error) from None
+            raise NotHere(error.failure.message) from None
 
     def load_inline(self, load: Callable[[LocalPool], Any], number: int) -> Any:
         """The next batch, which is this one of its pass, as `load` makes it here, with no workers at work. The sampler is asked before: it
