@@ -5,6 +5,7 @@
    more: 460 faults a batch of 1.5 MB were seen, with which it took three times as long.
 2. So, with num_workers="auto", faults of this process are counted per batch that the loop made; where they are many, look after look,
    the C library is told once to keep freed memory (mallopt), KEPT_BYTES at most, as every worker is from its start.
+   (What your own code faults in between counts too: to keep that does no harm.)
 3. Not where memory_budget says that memory is scarce, nor elsewhere than with glibc; `num_workers=0` leaves the process as it is.
 """
 
