@@ -7,6 +7,7 @@ few windows tell much (a Gaussian process over the logarithm of the rate, as it 
 1. Neighbouring counts are alike: 14 workers go about as fast as 15. So windows with one tell of the others, the less the further away.
 2. The weather is the same for all: where home becomes slower and nothing was changed, so has everything else.
 3. What was measured long ago says less, long being a part of all there was: so in a steady world looking again becomes ever rarer.
+   And it may have been a bad time of the machine: what was far behind is due again after a while, each time twice as long.
 Of what lies far from all that was tried nothing is known, and it may be as good as the best one, or far better.
 """
 

@@ -43,7 +43,7 @@ AS_GOOD_AT_BEST = 0.9
 """Loading in the loop is not tried where even at its best it could not reach this much: while it lasts, nothing is loaded ahead."""
 FAR_BEHIND = 0.75
 CHANGED = 1.5
-"""A rate so many times larger or smaller than it was says that the work itself has changed."""
+"""A rate so many times larger or smaller than it was, twice in a row, says that the machine, or the work itself, has changed."""
 SOME = 4
 """Workers for batches that are loaded faster than they are handed over, where there are cores to spare; twice as many where there are
 plenty."""
