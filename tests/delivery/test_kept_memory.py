@@ -80,7 +80,7 @@ def test_batches_of_others_are_not_counted(kernel: Kernel, told: list[int]) -> N
 
 
 PROGRAM = """
-import sys, resource, torch, antifreeze
+import resource, time, torch, antifreeze
 
 class Strings(torch.utils.data.Dataset):  # no rows: each batch is memory of the C library's
     def __len__(self):
@@ -94,8 +94,9 @@ def freshly(samples):  # as a loop that holds several batches does it to the hea
     return batch
 
 LOADER = antifreeze.DataLoader(Strings(), batch_size=128, num_workers="auto", collate_fn=freshly)
-for number, batch in enumerate(LOADER):
-    if LOADER._ledger.keeps_memory or number > 20_000:
+enough = time.monotonic() + 60
+for batch in LOADER:
+    if LOADER._ledger.keeps_memory or time.monotonic() > enough:
         break
 report = LOADER.report()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -104,7 +105,7 @@ del blocks
 after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 blocks = [torch.zeros(1 << 20) for _ in range(20)]
 again = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-print(report.keeps_memory, after - before > 10_000, again - after < 1_000)
+print(report.keeps_memory, after - before > 10_000, again - after < 5_000)  # a block or two may fit no hole: 1025 faults each
 print("your process keeps what it frees" in str(report))
 """
 
