@@ -6,6 +6,7 @@ delivery    from resolved batches to the user's loop, in order
 tuning      the cores and the memory we really have
 supervisor  decides what workers do (pure), then acts
 worker      runs in the child: fetches samples, writes rows or parcels
+batching    samples of different lengths: padded, joined, in batches of those about as long
 slots       shared memory: one anonymous file, slots used again and again
 channel     messages between the parent and one worker
 running     an unchanged script, or a notebook, with our loader
@@ -21,6 +22,10 @@ A name is imported when it is first used: `antifreeze --help` and `antifreeze do
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from antifreeze.batching.by_length import BatchesByLength
+    from antifreeze.batching.join import Join
+    from antifreeze.batching.pad import Pad
+    from antifreeze.batching.stream_by_length import StreamByLength
     from antifreeze.checks.checked import check
     from antifreeze.errors import (
         AntifreezeError,
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
         UnevenRanks,
         WorkerStartFailed,
     )
+    from antifreeze.lengths import lengths_of
     from antifreeze.loader import DataLoader
     from antifreeze.report import Report
     from antifreeze.tracing import trace
@@ -54,30 +60,40 @@ __all__ = [
     "BadSample",
     "BatchNotPicklable",
     "BatchTooLarge",
+    "BatchesByLength",
     "DataLoader",
     "DescriptorsClosed",
+    "Join",
     "LoaderClosed",
     "LoaderGaveUp",
     "LoaderTimeout",
     "LoadingError",
     "OptionError",
+    "Pad",
     "Report",
     "SampleLost",
     "SampleTimeout",
     "StateMismatch",
+    "StreamByLength",
     "TooManyBadSamples",
     "TraceError",
     "UnevenRanks",
     "WorkerStartFailed",
     "__version__",
     "check",
+    "lengths_of",
     "trace",
 ]
 
 _HOMES = {
+    "BatchesByLength": "antifreeze.batching.by_length",
     "DataLoader": "antifreeze.loader",
+    "Join": "antifreeze.batching.join",
+    "Pad": "antifreeze.batching.pad",
     "Report": "antifreeze.report",
+    "StreamByLength": "antifreeze.batching.stream_by_length",
     "check": "antifreeze.checks.checked",
+    "lengths_of": "antifreeze.lengths",
     "trace": "antifreeze.tracing",
 }
 """Where a public name is defined, if not in antifreeze.errors."""

@@ -66,7 +66,8 @@ class SampleLost(LoadingError):
 
 
 class BadSample(LoadingError, TypeError):
-    pass
+    row: int | None = None
+    """Of the batch, where whoever raises it (a collate function) knows which one is to blame."""
 
 
 class TooManyBadSamples(LoadingError):

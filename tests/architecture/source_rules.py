@@ -18,6 +18,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "the programs": ("__main__", "selftest", "profiling"),
     "the public names": ("__init__",),
     "running scripts": ("running",),
+    "measuring": ("lengths",),
     "what users call": ("cli", "loader+report+verdict", "replay", "tracing"),
     "before the run": ("checks",),
     "explaining": ("doctor",),
@@ -26,7 +27,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "running workers": ("supervisor",),
     "in the child": ("worker",),
     "what workers fill": ("slots", "channel", "plan"),
-    "where samples come from": ("sources", "packing", "distributed"),
+    "where samples come from": ("batching", "sources", "packing", "distributed"),
     "the vocabulary": (
         *("events", "choices", "cgroups", "descriptors", "linux", "living", "naming"),
         *("options", "parts", "saying", "signals", "spans", "torch_private"),

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
+from antifreeze.batching.by_length import BatchesByLength
 from antifreeze.errors import AntifreezeWarning
 from antifreeze.parts import named_parts
 from antifreeze.torch_private import is_datapipe
@@ -126,7 +127,9 @@ class Traps:
             )
 
     def advance_epoch(self, sampler: Any) -> None:
-        """A DistributedSampler whose epoch is still the one of the last pass is given the next one."""
+        """A DistributedSampler whose epoch is still the one of the last pass is given the next one; BatchesByLength is meant to count."""
+        if isinstance(sampler, BatchesByLength):
+            sampler.ready_epoch()
         if not isinstance(sampler, DistributedSampler) or not sampler.shuffle:
             return
         if self._used_epoch is not None and sampler.epoch == self._used_epoch:

@@ -3,7 +3,7 @@
     index sampler, generators ──copies──▶ base seed, as iter(loader) would draw it ──▶ MapPlan over a copy of the sampler
 
 1. Known are SequentialSampler, RandomSampler and DistributedSampler, exactly these types, under torch's own BatchSampler or without
-   automatic batching. Of any other nothing is guessed.
+   automatic batching, and our BatchesByLength. Of any other nothing is guessed.
 2. Whoever uses the guess compares what it gave with what the epoch really is. So it need not be right, only repeatable.
 3. The process's own generator may move between two epochs: `words_between` finds out by how much, and the next guess assumes the same.
 """
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
+from antifreeze.batching.by_length import BatchesByLength
 from antifreeze.plan.map_plan import MapPlan, Quarantine
 from antifreeze.plan.order import Drawn
 
@@ -35,7 +36,7 @@ class Foreseen:
 
 def can_foresee(index_sampler: Any, auto_collation: bool) -> bool:
     if auto_collation and type(index_sampler) is not BatchSampler:
-        return False
+        return type(index_sampler) is BatchesByLength
     source = index_sampler.sampler if auto_collation else index_sampler
     return type(source) in (SequentialSampler, RandomSampler, DistributedSampler)
 
@@ -53,8 +54,12 @@ def foresee(
     """The next epoch of a loader with this `generator`, where the process's own will have moved by `between` words until then."""
     copies = _Copies(between)
     base_seed = _seed(copies.of(generator)) if draws_base_seed else None
-    source = _copied(index_sampler.sampler if auto_collation else index_sampler, copies)
-    sampler = BatchSampler(source, index_sampler.batch_size, index_sampler.drop_last) if auto_collation else source
+    sampler: Any
+    if type(index_sampler) is BatchesByLength:
+        sampler = index_sampler.of_next_epoch()
+    else:
+        source = _copied(index_sampler.sampler if auto_collation else index_sampler, copies)
+        sampler = BatchSampler(source, index_sampler.batch_size, index_sampler.drop_last) if auto_collation else source
     return Foreseen(MapPlan(sampler, auto_collation, (), quarantine, drawn), base_seed, copies.state)
 
 

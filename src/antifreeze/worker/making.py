@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from antifreeze.errors import BadSample, BatchNotPicklable
+from antifreeze.errors import BadSample, BatchNotPicklable, OptionError
 from antifreeze.naming import shown
 from antifreeze.slots import parcel, texts
 from antifreeze.slots.layout import LARGE_ROW_BYTES, Irregular, LeafKind, RowLayout, learn, starts_as, transpose, write_column, write_sample
@@ -168,12 +168,18 @@ class SampleMaker:
                 return collate_fn(samples)
             return seeds.around_batch(task.position, lambda: collate_fn(samples), collating=True)
         except Exception as error:
-            odd = odd_one(samples, collate_fn) if self.config.auto_collation and isinstance(samples, list) else None
+            odd = self._odd_one(samples, error) if self.config.auto_collation and isinstance(samples, list) else None
             if odd is None:
                 raise self.fetch_error(error, "collate", explanation=f"samples {few(task.indices)}") from error
             row, text = odd
             index = _index_at(task.indices, row)
             raise self.fetch_error(error, "collate", index=index, row=row, position=task.position + row, explanation=text) from error
+
+    def _odd_one(self, samples: list[Any], error: Exception) -> tuple[int, str] | None:
+        """The row, and how it differs; a collate function of ours knows by itself, and takes samples of different shapes."""
+        if isinstance(error, BadSample) and error.row is not None:
+            return error.row, ""
+        return None if isinstance(error, OptionError) else odd_one(samples, self.config.collate_fn)
 
     def _default_collate(self, samples: Any) -> Any:
         return default_collate(samples)

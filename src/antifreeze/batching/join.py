@@ -1,0 +1,87 @@
+"""`Join`: a collate function that puts samples one behind the other, without any filling.
+
+    [[5, 7, 2], [3]]  ──Join(offsets=True)──▶  tensor [5, 7, 2, 3], tensor [0, 3, 4]
+
+1. The named fields are joined along their first dimension; without names every array is. All else is collated as torch does it.
+2. `offsets` are where each sample begins, and the end (int32: what attention over sequences of different lengths takes as cu_seqlens);
+   `positions` count from 0 within each sample. Both are those of the first joined field; all joined fields of a sample must be as long.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from antifreeze.batching.arrays import same_kind
+from antifreeze.batching.fields import bad_row, called, collate_fields, with_parts
+from antifreeze.errors import OptionError
+from antifreeze.torch_private import default_collate
+
+
+class Join:
+    """A collate_fn: `DataLoader(dataset, batch_sampler=…, collate_fn=Join("input_ids", "labels", offsets="cu_seqlens"))`.
+
+    fields     which arrays are joined (default: every one)
+    offsets    a key for the offsets where samples are dicts; else True, and they come as one more part of the batch
+    positions  likewise for the positions
+    """
+
+    def __init__(self, *fields: str | int, offsets: str | bool = False, positions: str | bool = False) -> None:
+        self.fields = tuple(map(str, fields))
+        self.offsets, self.positions = offsets, positions
+
+    def __repr__(self) -> str:
+        return f"Join({', '.join(map(repr, self.fields))})"
+
+    def __call__(self, samples: list[Any]) -> Any:
+        joined: dict[str, list[int]] = {}
+
+        def field(path: str, column: list[Any]) -> Any:
+            parts, dtype = same_kind(path, column)
+            if self.fields and path not in self.fields:
+                return default_collate(parts)
+            self._check_rest(path, parts)
+            joined[path] = list(map(len, parts))
+            return _behind_each_other(parts, dtype)
+
+        batch = collate_fields(samples, field)
+        missing = set(self.fields) - joined.keys()
+        if missing or not joined:
+            raise OptionError(f"{self} joins {', '.join(sorted(missing)) or 'arrays'}, which the samples have not")
+        return self._with(batch, self._one_length(joined))
+
+    def _check_rest(self, path: str, parts: list[Any]) -> None:
+        first = parts[0].shape[1:]
+        row = next((row for row, part in enumerate(parts) if part.ndim != parts[0].ndim or part.shape[1:] != first), None)
+        if row is not None:
+            shapes = f"{tuple(parts[row].shape)}, in the batch's first sample {tuple(parts[0].shape)}"
+            raise bad_row(row, f"{called(path)} has the shape {shapes}: they can only differ in the first dimension")
+
+    def _one_length(self, joined: dict[str, list[int]]) -> list[int]:
+        (first, lengths), *others = joined.items()
+        for path, theirs in others if self.offsets or self.positions else ():
+            row = next((row for row, (one, other) in enumerate(zip(lengths, theirs, strict=True)) if one != other), None)
+            if row is not None:
+                raise bad_row(
+                    row, f"{called(path)} is {theirs[row]:,} long, but {called(first)} {lengths[row]:,}: one set of offsets is not both's"
+                )
+        return lengths
+
+    def _with(self, batch: Any, lengths: list[int]) -> Any:
+        ends = np.cumsum([0, *lengths])
+        parts: list[tuple[str | bool, torch.Tensor]] = []
+        if self.offsets:
+            parts.append((self.offsets, torch.from_numpy(ends.astype(np.int32))))
+        if self.positions:
+            parts.append((self.positions, torch.from_numpy(np.arange(ends[-1]) - np.repeat(ends[:-1], lengths))))
+        return with_parts(self, batch, parts)
+
+
+def _behind_each_other(parts: list[Any], dtype: torch.dtype) -> torch.Tensor:
+    if isinstance(parts[0], torch.Tensor):
+        return torch.cat([part.to(dtype) for part in parts])
+    whole = torch.empty((sum(map(len, parts)), *parts[0].shape[1:]), dtype=dtype)
+    np.concatenate(parts, out=whole.numpy(), casting="unsafe")
+    return whole
