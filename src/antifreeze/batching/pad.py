@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 
 from antifreeze.batching.arrays import same_kind
 from antifreeze.batching.fields import bad_row, called, collate_fields, with_parts
-from antifreeze.errors import OptionError
+from antifreeze.errors import BadSample, OptionError
 
 Value = int | float | bool
 
@@ -97,15 +97,23 @@ class _Padding:
 
     def batch(self) -> Any:
         pad = self._pad
-        batch = collate_fields(self._samples, self._field)
-        if pad.values is not None and not self._seen.issuperset(pad.values):
-            raise OptionError(f"{pad} names {_listed(pad.values.keys() - self._seen)}; arrays of the samples are {_listed(self._seen)}")
+        try:
+            batch = collate_fields(self._samples, self._field)
+        except BadSample:
+            self._refuse_unknown_names(_array_paths(self._samples[0]))  # then no sample is to blame
+            raise
+        self._refuse_unknown_names(self._seen)
         parts: list[tuple[str | bool, torch.Tensor]] = []
         if pad.lengths:
             parts.append((pad.lengths, torch.tensor(self._sizes if len(pad.dims) > 1 else [size for (size,) in self._sizes])))
         if pad.mask:
             parts.append((pad.mask, self._mask()))
         return with_parts(pad, batch, parts)
+
+    def _refuse_unknown_names(self, found: Iterable[str]) -> None:
+        unknown = set(self._pad.values or ()).difference(found)
+        if unknown:
+            raise OptionError(f"{self._pad} names {_listed(unknown)}; arrays of the samples are {_listed(found)}")
 
     def _mask(self) -> torch.Tensor:
         sizes = np.array(self._sizes).reshape(len(self._samples), -1)
@@ -241,5 +249,5 @@ def _array_paths(sample: Any) -> list[str]:
     return paths
 
 
-def _listed(paths: Any) -> str:
+def _listed(paths: Iterable[str]) -> str:
     return ", ".join(repr(path) if path else "the sample itself" for path in sorted(paths)) or "none"

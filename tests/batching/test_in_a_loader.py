@@ -1,0 +1,217 @@
+"""Samples of different lengths through real loaders: the same batches whoever loads them, exactly once whatever dies, and resumed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.distributed import destroy_process_group, init_process_group
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+import antifreeze
+from antifreeze import BadSample, BatchesByLength, DataLoader, Join, OptionError, Pad, StreamByLength, lengths_of
+
+LENGTHS = np.random.default_rng(3).integers(1, 60, 300)
+LENGTHS[217] = LONGEST = 70
+
+
+class Sentences(Dataset[dict[str, Any]]):
+    """Sample i is i, LENGTHS[i] times; where it is told to, the worker that first meets `deadly` dies there."""
+
+    def __init__(self, mark: Path | None = None, deadly: int = 123) -> None:
+        self.mark = mark
+        self.deadly = deadly
+
+    def __len__(self) -> int:
+        return len(LENGTHS)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if self.mark is not None and index == self.deadly and not self.mark.exists() and get_worker_info() is not None:
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"ids": np.full(LENGTHS[index], index), "index": index}
+
+
+class Stream(IterableDataset[dict[str, Any]]):
+    def __init__(self, mark: Path | None = None) -> None:
+        self.sentences = Sentences(mark)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        info = get_worker_info()
+        for index in range(info.id if info else 0, len(LENGTHS), info.num_workers if info else 1):
+            yield self.sentences[index]
+
+
+def by_tokens(**options: Any) -> BatchesByLength:
+    return BatchesByLength(LENGTHS, max_tokens=240, shuffle=True, seed=1, **options)
+
+
+def looked_at(batches: Any) -> list[Any]:
+    return [(batch["ids"].tolist(), batch["index"].tolist()) for batch in batches]
+
+
+def test_the_same_batches_whoever_loads_them_and_torchs_too() -> None:
+    pad = Pad({"ids": -1})
+    loaders = [TorchDataLoader(Sentences(), batch_sampler=by_tokens(), collate_fn=pad, num_workers=2)]
+    more: list[dict[str, Any]] = [
+        {},
+        {"num_workers": 1},
+        {"num_workers": 2},
+        {"num_workers": 2, "workers": "thread"},
+        {"num_workers": "auto"},
+    ]
+    loaders += [DataLoader(Sentences(), batch_sampler=by_tokens(), collate_fn=pad, **options) for options in more]
+    came = [[looked_at(loader) for _ in range(3)] for loader in loaders]
+    assert all(epochs == came[0] for epochs in came[1:])
+    assert came[0][0] != came[0][1] != came[0][2]
+    for ids, indices in came[0][0]:
+        assert all(row == [index] * LENGTHS[index] + [-1] * (len(row) - LENGTHS[index]) for row, index in zip(ids, indices, strict=True))
+    for loader in loaders[1:]:
+        assert len(loader) == len(came[0][0])
+        loader.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("taken", [0, 7])
+def test_resumed_in_the_middle_of_a_later_epoch(workers: int, taken: int) -> None:
+    with DataLoader(Sentences(), batch_sampler=by_tokens(), collate_fn=Join(), num_workers=workers) as loader:
+        list(loader)
+        iterator = iter(loader)
+        for _ in range(taken):
+            next(iterator)
+        state = loader.state_dict()
+        rest = looked_at(iterator)
+        following = looked_at(loader)
+    with DataLoader(Sentences(), batch_sampler=by_tokens(), collate_fn=Join(), num_workers=2 - workers) as again:
+        again.load_state_dict(state)
+        assert looked_at(again) == rest and looked_at(again) == following
+
+
+def test_warm_epochs_know_what_comes_next() -> None:
+    with DataLoader(Sentences(), batch_sampler=by_tokens(), collate_fn=Pad(), num_workers=2, persistent_workers=True) as loader:
+        came = [looked_at(loader) for _ in range(4)]
+        report = loader.report()
+    assert report.loaded_ahead and not report.loaded_ahead_in_vain, report
+    assert came == [looked_at(DataLoader(Sentences(), batch_sampler=sampler, collate_fn=Pad())) for sampler in _epochs(4)]
+
+
+def _epochs(count: int) -> Iterator[BatchesByLength]:
+    for epoch in range(count):
+        sampler = by_tokens()
+        sampler.set_epoch(epoch)
+        yield sampler
+
+
+def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
+    with DataLoader(Sentences(tmp_path / "died"), batch_sampler=by_tokens(), collate_fn=Pad(), num_workers=2) as loader:
+        came = looked_at(loader)
+        assert loader.report().restarts == 1
+    assert came == looked_at(DataLoader(Sentences(), batch_sampler=by_tokens(), collate_fn=Pad()))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_is_too_long_is_the_one_that_is_named_and_left_out(workers: int) -> None:
+    longest = int(LENGTHS.argmax())
+    options: dict[str, Any] = {"batch_size": 10, "num_workers": workers, "collate_fn": Pad({"ids": 0}, length=LONGEST - 1)}
+    with DataLoader(Sentences(), **options) as loader, pytest.raises(BadSample, match="field 'ids' is 70 long") as caught:
+        list(loader)
+    assert f"sample {longest}" in "".join(getattr(caught.value, "__notes__", [])) + str(caught.value)
+    with DataLoader(Sentences(), on_bad_sample="skip", **options) as loader:
+        came = [index for batch in loader for index in batch["index"].tolist()]
+        assert sorted(came) == [index for index in range(300) if index != longest]
+        assert [bad.index for bad in loader.report().bad_samples] == [str(longest)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_cannot_be_asked_for_is_no_samples_fault(workers: int) -> None:
+    with DataLoader(Sentences(), 10, num_workers=workers, collate_fn=Pad({"id": 0})) as loader, pytest.raises(OptionError) as caught:
+        list(loader)
+    told = "".join(getattr(caught.value, "__notes__", [])) + str(caught.value)
+    assert "names 'id'; arrays of the samples are 'ids'" in told and "but the batch's first sample" not in told
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_streams_in_workers(tmp_path: Path, dies: bool) -> None:
+    stream = StreamByLength(Stream(tmp_path / "died" if dies else None), max_tokens=300, length="ids", window=50)
+    with DataLoader(stream, batch_size=None, collate_fn=Pad({"ids": 0}, lengths="n"), num_workers=2) as loader:
+        batches = list(loader)
+        assert bool(loader.report().restarts) == dies
+    assert sorted(index for batch in batches for index in batch["index"].tolist()) == list(range(300))
+    for batch in batches:
+        assert batch["ids"].numel() <= 300 and batch["n"].tolist() == LENGTHS[batch["index"].numpy()].tolist()
+
+
+def test_a_stream_is_resumed() -> None:
+    def loader() -> DataLoader[Any]:
+        stream = StreamByLength(Stream(), 8, window=50)
+        return DataLoader(stream, batch_size=None, collate_fn=Pad(), num_workers=2, generator=torch.Generator().manual_seed(4))
+
+    with loader() as first, loader() as second:
+        iterator = iter(first)
+        for _ in range(9):
+            next(iterator)
+        state, rest = first.state_dict(), looked_at(iterator)
+        second.load_state_dict(state)
+        assert looked_at(second) == rest
+
+
+class Odd(Dataset[Any]):
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            raise ValueError("sample 3 is broken")
+        return torch.zeros(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2, "auto"])
+def test_lengths_of_a_data_set(workers: Any) -> None:
+    assert lengths_of(Sentences(), num_workers=workers).tolist() == LENGTHS.tolist()
+    assert lengths_of(Sentences(), "ids", num_workers=workers).tolist() == LENGTHS.tolist()
+    assert lengths_of(Sentences(), lambda sample: sample["index"], num_workers=workers).tolist() == list(range(300))
+    with pytest.raises(ValueError, match="sample 3 is broken"):
+        lengths_of(Odd(), num_workers=workers)
+
+
+def test_lengths_that_cannot_be_had() -> None:
+    assert lengths_of([]).tolist() == []
+    with pytest.raises(OptionError, match="StreamByLength"):
+        lengths_of(Stream())
+    with pytest.raises(OptionError, match="no array 'id'"):
+        lengths_of(Sentences(), "id")
+
+
+def rank_of_two(rank: int, store: str, told: Any) -> None:
+    init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    try:
+        sampler = by_tokens()
+        told.put((sampler.rank, sampler.num_replicas, len(sampler), [list(sampler), list(sampler)]))
+    finally:
+        destroy_process_group()
+
+
+def test_ranks_of_a_process_group_find_their_share_by_themselves(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    told = context.Queue()
+    ranks = [context.Process(target=rank_of_two, args=(rank, str(tmp_path / "store"), told)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    heard = sorted(told.get(timeout=100) for _ in ranks)
+    for process in ranks:
+        process.join(100)
+    assert [(rank, world) for rank, world, _, _ in heard] == [(0, 2), (1, 2)] and heard[0][2] == heard[1][2] == len(heard[0][3][0])
+    for epoch in range(2):
+        assert {index for _, _, _, epochs in heard for batch in epochs[epoch] for index in batch} == set(range(300))
+
+
+def test_every_name_is_public() -> None:
+    assert all(hasattr(antifreeze, name) for name in ("Pad", "Join", "BatchesByLength", "StreamByLength", "lengths_of"))
