@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache, reduce
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ def same_kind(path: str, column: list[Any]) -> tuple[list[Any], torch.dtype]:
             arrays = [part.numpy() for part in column]
         else:
             arrays = [part.numpy() if type(part) is torch.Tensor else _array(path, row, part) for row, part in enumerate(column)]
-        kinds = {array.dtype for array in arrays if len(array)} or {arrays[0].dtype}  # an empty list has no kind of its own
+        kinds = set(map(attrgetter("dtype"), arrays))
+        if len(kinds) > 1:
+            kinds = {array.dtype for array in arrays if len(array)} or {arrays[0].dtype}  # an empty list has no kind of its own
         return arrays, reduce(torch.promote_types, map(_torch_dtype, kinds))
     except BadSample:
         raise
