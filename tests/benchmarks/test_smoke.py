@@ -71,6 +71,17 @@ def test_allocator_settings_are_measured_against_none() -> None:
     assert [cells[1] for cells in rows] == ["as it is", "again", "given back", "huge pages"]
 
 
+@pytest.mark.slow
+def test_samples_of_different_lengths_are_measured() -> None:
+    command = [sys.executable, "benchmarks/lengths.py", "--sentences", "2000", "--warm", "0.1", "--seconds", "0.1", "--rounds", "1"]
+    done = subprocess.run([*command, "--markdown"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "ours" in line or "the same" in line]
+    padding = [float(cells[-1].rstrip("%")) for cells in rows]
+    assert len(rows) == 4 and padding[0] > 50 and max(padding[1:]) < 10 and padding[3] == 0
+
+
 def test_an_unknown_workload_is_refused() -> None:
     command = [sys.executable, "benchmarks/loader.py", "--workloads", "nonsense"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

@@ -92,7 +92,7 @@ class _Padding:
         self._pad = pad
         self._samples = samples
         self._seen: set[str] = set()
-        self._sizes: list[tuple[int, ...]] = []  # of the first named field, in the dimensions `dim`, as they were
+        self._sizes: list[list[int]] = []  # of the first named field, in each of the dimensions `dim`, as they were
         self._padded: tuple[int, ...] = ()
 
     def batch(self) -> Any:
@@ -105,7 +105,7 @@ class _Padding:
         self._refuse_unknown_names(self._seen)
         parts: list[tuple[str | bool, torch.Tensor]] = []
         if pad.lengths:
-            parts.append((pad.lengths, torch.tensor(self._sizes if len(pad.dims) > 1 else [size for (size,) in self._sizes])))
+            parts.append((pad.lengths, torch.tensor(self._sizes).T.contiguous() if len(pad.dims) > 1 else torch.tensor(self._sizes[0])))
         if pad.mask:
             parts.append((pad.mask, self._mask()))
         return with_parts(pad, batch, parts)
@@ -116,12 +116,11 @@ class _Padding:
             raise OptionError(f"{self._pad} names {_listed(unknown)}; arrays of the samples are {_listed(found)}")
 
     def _mask(self) -> torch.Tensor:
-        sizes = np.array(self._sizes).reshape(len(self._samples), -1)
-        mask = np.ones((len(sizes), *self._padded), dtype=bool)
+        mask: Any = True
         for at, padded in enumerate(self._padded):
-            places, size = np.arange(padded), sizes[:, at, None]
+            places, size = np.arange(padded), np.array(self._sizes[at])[:, None]
             real = places < size if self._pad.side == "right" else places >= padded - size
-            mask &= real.reshape(len(sizes), *(padded if other == at else 1 for other in range(len(self._padded))))
+            mask = mask & real.reshape(len(size), *(padded if other == at else 1 for other in range(len(self._padded))))
         return torch.from_numpy(mask)
 
     # --- one field ---
@@ -146,16 +145,17 @@ class _Padding:
     def _measured(self, path: str, parts: list[Any]) -> list[Any]:
         """Cut to `length` where that is to be; their sizes are noted for the first named field."""
         pad, dims = self._pad, self._dims_of(path, parts[0])
-        sizes = [tuple(part.shape[dim] for dim in dims) for part in parts]
+        sizes = [[part.shape[dim] for part in parts] if dim else list(map(len, parts)) for dim in dims]
         if pad.length is not None and max(map(max, sizes)) > pad.length:
             if not pad.truncate:
-                row = next(row for row, size in enumerate(sizes) if max(size) > pad.length)
+                longest = [max(of_one) for of_one in zip(*sizes, strict=True)]
+                row = next(row for row, size in enumerate(longest) if size > pad.length)
                 raise bad_row(
-                    row, f"{called(path)} is {max(sizes[row]):,} long, and Pad(length={pad.length}) takes no more; truncate=True cuts"
+                    row, f"{called(path)} is {longest[row]:,} long, and Pad(length={pad.length}) takes no more; truncate=True cuts"
                 )
             kept = slice(None, pad.length) if pad.side == "right" else slice(-pad.length, None)
             parts = [part[tuple(kept if at in dims else slice(None) for at in range(part.ndim))] for part in parts]
-            sizes = [tuple(min(size, pad.length) for size in each) for each in sizes]
+            sizes = [[min(size, pad.length) for size in of_dim] for of_dim in sizes]
         if pad.values is None or path == next(iter(pad.values)):
             self._sizes = sizes
         return parts
