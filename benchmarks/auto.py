@@ -1,7 +1,8 @@
 """num_workers="auto" against every fixed setting: `python benchmarks/auto.py` prints the table of docs/benchmarks.md.
 
 For each workload one process holds a loader of every setting, their workers warm. The loop does nothing, so all cores are there for
-loading. After some seconds for "auto" to find its setting:
+loading; or, with --busy-us and --sleep-us, it computes in Python and waits (for a device, say) after each batch, which counts too. After
+some seconds for "auto" to find its setting:
 
     rounds    every loader in turn, a moment each; a figure is the median over them, and the fixed setting with the largest is the best
     duels     best, auto, best again │ best, auto, best again │ …    "best again" is a second loader with the very same setting
@@ -38,7 +39,7 @@ THREADS = " threads"
 class Run:
     """One loader, epoch after epoch, for as long as it is asked to go on."""
 
-    def __init__(self, given: dict[str, Any], setting: str) -> None:
+    def __init__(self, given: dict[str, Any], setting: str, busy_us: float = 0.0, sleep_us: float = 0.0) -> None:
         from antifreeze import DataLoader
 
         workers: Any = AUTO if setting in (AUTO, ANY_KIND) else int(setting.removesuffix(THREADS))
@@ -46,6 +47,7 @@ class Run:
         self.loader = DataLoader(num_workers=workers, persistent_workers=workers not in (0, AUTO), workers=kind, **given)
         self.batch_size = given["batch_size"]
         self._batches = self._endless()
+        self._busy_s, self._sleep_s = busy_us / 1e6, sleep_us / 1e6
 
     def _endless(self) -> Iterator[Any]:
         while True:
@@ -57,15 +59,23 @@ class Run:
         while (elapsed := time.perf_counter() - began) < seconds:
             next(self._batches)
             batches += 1
+            if self._sleep_s:
+                time.sleep(self._sleep_s)
+            if self._busy_s:
+                until = time.perf_counter() + self._busy_s
+                while time.perf_counter() < until:
+                    pass
         return batches * self.batch_size / elapsed
 
 
-def measure(workload: str, fixed: Sequence[str], warm_s: float, seconds: float, rounds: int, duels: int, quick: bool) -> dict[str, Any]:
+def measure(
+    workload: str, fixed: Sequence[str], warm_s: float, seconds: float, rounds: int, duels: int, quick: bool, *step_us: float
+) -> dict[str, Any]:
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     samples = WORKLOADS[workload].quick_samples if quick else WORKLOADS[workload].samples
     autos = [AUTO, ANY_KIND] if any(setting.endswith(THREADS) for setting in fixed) else [AUTO]
     given = WORKLOADS[workload].loader_arguments(samples)
-    runs = {setting: Run(given, setting) for setting in [*fixed, *autos]}
+    runs = {setting: Run(given, setting, *step_us) for setting in [*fixed, *autos]}
     for name in [*autos, *fixed]:  # "auto" leaves cores to loaders that are at work, so they are not before it is
         runs[name].rate(warm_s if name in autos else min(warm_s, 1.0))
     rates: dict[str, list[float]] = {name: [] for name in runs}
@@ -78,7 +88,7 @@ def measure(workload: str, fixed: Sequence[str], warm_s: float, seconds: float, 
     found: dict[str, Any] = {"medians": medians, "autos": {}}
     for auto in autos:  # with threads allowed, it is measured against them too; without, against processes and inline alone
         best = max((each for each in fixed if auto == ANY_KIND or not each.endswith(THREADS)), key=medians.__getitem__)
-        again = Run(given, best)
+        again = Run(given, best, *step_us)
         again.rate(min(warm_s, 1.0))
         of_best, itself = duel(runs[auto], runs[best], again, seconds, duels)
         again.loader.close()
@@ -123,6 +133,8 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.5, help="of one loader in one round (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="in which every setting is measured (default %(default)s)")
     parser.add_argument("--duels", type=int, default=15, help="of auto with the best of them, afterwards (default %(default)s)")
+    parser.add_argument("--busy-us", type=float, default=0.0, help="what the loop computes after each batch, in Python (default: nothing)")
+    parser.add_argument("--sleep-us", type=float, default=0.0, help="what it waits after each batch (default: nothing)")
     parser.add_argument("--quick", action="store_true", help="small data sets: shows that it works, its figures mean little")
     parser.add_argument("--markdown", action="store_true", help="the table as markdown")
     parser.add_argument("--why", action="store_true", help='also print every decision of "auto"')
@@ -146,7 +158,17 @@ def main(given: Sequence[str] | None = None) -> int:
     rows, notes = [], []
     for workload in chosen.workloads.split(","):
         missing = WORKLOADS[workload].missing()
-        request = [workload, chosen.fixed, chosen.warm, chosen.seconds, chosen.rounds, chosen.duels, chosen.quick]
+        request = [
+            workload,
+            chosen.fixed,
+            chosen.warm,
+            chosen.seconds,
+            chosen.rounds,
+            chosen.duels,
+            chosen.quick,
+            chosen.busy_us,
+            chosen.sleep_us,
+        ]
         found = missing or in_own_process(__file__, request, LIMIT_S)
         if isinstance(found, str):
             notes.append(f"{workload}: {'skipped' if missing else 'failed'}: {found}")
@@ -161,7 +183,8 @@ def main(given: Sequence[str] | None = None) -> int:
         *(title for auto in autos for title in (auto, "of the best", "95 %", "itself", "best", "chosen")),
     ]
     many = f"{chosen.rounds} rounds and {chosen.duels} duels"
-    conditions = f"{many} of {chosen.seconds:g} s each, after {chosen.warm:g} s{', --quick' if chosen.quick else ''}"
+    step = f", a loop of {chosen.busy_us:g} µs busy and {chosen.sleep_us:g} µs asleep" if chosen.busy_us or chosen.sleep_us else ""
+    conditions = f"{many} of {chosen.seconds:g} s each, after {chosen.warm:g} s{step}{', --quick' if chosen.quick else ''}"
     print("\n".join([*machine.description(), conditions, "", render(head, rows, chosen.markdown), *notes]))
     return 1 if any(": failed: " in note for note in notes) else 0
 
