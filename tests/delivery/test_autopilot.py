@@ -113,3 +113,24 @@ def test_the_window_of_a_setting_begins_with_it_even_where_an_epoch_does() -> No
     assert auto.look(timing.waited_ns, decided) is None, "all that is known was measured with the one before"
     took, _ = run(auto, ledger, decided, 2 * MS)
     assert took >= WINDOW_NS
+
+
+def test_a_trial_in_which_a_worker_is_replaced_in_every_window_ends() -> None:
+    """Batches of a second, and a worker that is replaced every two of them: no window is ever over."""
+    ledger = Ledger()
+    auto = Autopilot(ledger, Options(), lambda: 8, Limits(inline=False), HOME)
+    _, trial = run(auto, ledger, HOME, 300 * MS)
+    assert trial != HOME
+    timing, costs, setting, decided = ledger.timing, ledger.costs, trial, list[Setting]()
+    auto.changed(0)
+    for batch in range(40):
+        timing.batches, timing.samples, timing.waited_ns = timing.batches + 1, timing.samples + 10, timing.waited_ns + 1_000 * MS
+        costs.restarts += batch % 2
+        decision = auto.look(timing.waited_ns, setting)
+        if decision is not None:
+            setting = decision.setting
+            decided.append(setting)
+            auto.changed(0)
+    assert decided[0] == HOME and auto.setting == setting
+    assert trial not in auto.tuner.belief, "nothing was seen of it"
+    assert decided == [HOME], "nor is anything tried in times like these"

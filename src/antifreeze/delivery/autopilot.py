@@ -5,7 +5,8 @@
 1. One per loader; it outlives iterators and epochs, so what was learnt is not learnt again.
 2. A window is time of the loop, not of the clock: what lies between two epochs, and single pauses of the user's, are no part of it.
    What was measured of one before a pause counts, so that a loop with many of them has windows too.
-3. A window in which a worker was replaced, or nothing came for long, says nothing about its setting and is passed over.
+3. A window in which a worker was replaced, or nothing came for long, says nothing about its setting and is passed over. A trial of which
+   TROUBLED windows were passed over, one after the other, ends without a word on it: else it might never end.
 4. After a change the first batches are left out: they were loaded before it.
 5. Loaders of one process that are iterated at the same time, which is within one window and epoch, share its cores (claims.py).
 """
@@ -40,6 +41,7 @@ FEW_BATCHES_TIMES = 4
 """A window of fewer batches than it should have is over after so many times its length."""
 LOOK_AGAIN_NS, LOOK_SOON_NS = 20_000_000, 2_000_000
 PAUSE_NS, PAUSE_TIMES, AFTER_A_PAUSE = 500_000_000, 10, 8
+TROUBLED = 3
 KEPT_DECISIONS = 100
 
 
@@ -88,6 +90,7 @@ class Autopilot:
         self._before_pause = _NOTHING  # what was measured of the window that goes on
         self._settled_ns = 0
         self._settled_at = 1  # the batch after which a window may begin; the very first one is not like the others
+        self._troubled = 0  # windows that were passed over, since the last one that was not
         self._computes = True
         self._last_loop_ns = 0
         register(self)
@@ -138,7 +141,11 @@ class Autopilot:
         self._begin_anew_after_a_pause()
         self.due_ns = now_ns + LOOK_AGAIN_NS
         if self._mark is not None and self._mark.troubles != self._troubles():
-            self._mark, self._before_pause = None, _NOTHING
+            self._mark, self._before_pause, self._troubled = None, _NOTHING, self._troubled + 1
+            home = self.tuner.end_trial() if self._troubled >= TROUBLED else None
+            if home is not None:
+                self._troubled, self.setting = 0, home.setting
+                return home
         if self._mark is not None and self._of != setting:
             self.changed(0)  # an epoch began with it
         if self._mark is None and timing.batches >= self._settled_at and self._loop_time() >= self._settled_ns:
@@ -149,7 +156,7 @@ class Autopilot:
         if self._mark is None or not self._is_over(self._mark, setting):
             return None
         seen = self._seen(self._mark, setting)
-        self._mark, self._before_pause, self._began_ns = self._marked(), _NOTHING, now_ns
+        self._mark, self._before_pause, self._began_ns, self._troubled = self._marked(), _NOTHING, now_ns, 0
         self._computes = seen.computing >= WAITS_OUTSIDE
         self.helps_beside = loop_helps_beside(seen) if self.kind is Kind.PROCESS else 0
         decision = self.tuner.decide(seen)
