@@ -42,6 +42,17 @@ def test_auto_is_measured_against_fixed_settings() -> None:
 
 
 @pytest.mark.slow
+def test_auto_is_measured_on_cores_that_are_pretended() -> None:
+    command = [sys.executable, "benchmarks/pretended.py", "--workloads", "jpeg", "--loops", "validates", "--models", "handing"]
+    more = ["--fixed", "0,3", "--warm", "1", "--seconds", "0.2", "--rounds", "1", "--duels", "2", "--markdown", "--why", "--windows"]
+    done = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| jpeg, handing, validates | " in done.stdout
+    assert "16 cores -> " in done.stdout and "computing 100%" in done.stdout
+
+
+@pytest.mark.slow
 def test_loading_without_workers_is_measured_in_turn() -> None:
     command = [sys.executable, "benchmarks/turns.py", "--workloads", "indices-1,pictures-numpy", "--seconds", "0.1", "--markdown"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

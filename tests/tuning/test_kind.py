@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 import time
 from typing import Any
@@ -15,6 +16,9 @@ from antifreeze import DataLoader
 from antifreeze.options import WorkerKind
 from antifreeze.tuning.probe import MOST_SAMPLES, probe
 from antifreeze.tuning.setting import Kind, kind_for
+from antifreeze.worker import turns as floor
+from antifreeze.worker.journal import ROW_WORDS, JournalRow
+from antifreeze.worker.turns import Of, Turn, Turns, Usage
 
 
 @pytest.mark.parametrize(
@@ -67,6 +71,62 @@ def test_a_probe_sees_waiting_and_drawing_and_leaves_the_generators_as_they_were
     seen = probe(Samples(drawing))
     assert seen is not None and seen.draws
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
+
+
+def test_a_probe_within_a_sample_of_a_thread_has_the_generators_for_itself() -> None:
+    """While another thread has the floor, a loader inside a sample asks what its data set does. It put back, in the middle of the other
+    sample, what that one had drawn from."""
+    turns, probing, drawn = Turns(Usage()), threading.Event(), threading.Event()
+    probed: list[Any] = []
+
+    def quiet(index: int) -> int:
+        probing.set()
+        drawn.wait(10)
+        return index
+
+    def inside() -> None:
+        asking.enter_thread()
+        probed.append(probe(Samples(quiet)))
+
+    asking = new_turn(turns)
+    asker = threading.Thread(target=inside, daemon=True)
+
+    def draw_beside_it() -> list[float]:
+        asker.start()
+        while asking not in floor._waiting and not probing.is_set():
+            time.sleep(0.001)
+        first = random.random()
+        drawn.set()
+        if probing.is_set():
+            asker.join(10)
+        return [first, random.random()]
+
+    turns.open()
+    alone = turns.take(new_turn(turns), 7, lambda: [random.random(), random.random()], Of.SAMPLE, True)
+    assert turns.take(new_turn(turns), 7, draw_beside_it, Of.SAMPLE, True) == alone
+    asker.join(10)
+    assert turns.try_close(10.0)
+    assert probed and not probed[0].draws
+
+
+def new_turn(turns: Turns) -> Turn:
+    return Turn(turns, JournalRow(memoryview(bytearray(8 * ROW_WORDS)).cast("q")))
+
+
+class Alarm(TimeoutError):
+    """As most alarms are."""
+
+
+def test_an_alarm_within_a_probe_is_the_users() -> None:
+    def ring(number: int, frame: Any) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGUSR1, ring)
+    try:
+        with pytest.raises(Alarm):
+            probe(Samples(lambda index: signal.raise_signal(signal.SIGUSR1)))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("dataset", [{"a": 1}, [], Samples(lambda index: 1 / 0)], ids=["keys", "empty", "bad"])

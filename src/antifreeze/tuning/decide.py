@@ -105,6 +105,13 @@ class Tuner:
         """Whether that much is seen of a trial already: while it lasts, the loop has less."""
         return setting == self._trial and self.home in self.belief and rate < FAR_BEHIND * self.belief.rate(self.home)
 
+    def end_trial(self) -> Decision | None:
+        """Nothing can be seen of it; None where none is under way. What is not known of it is not known."""
+        if self._trial is None:
+            return None
+        self._trial = None
+        return Decision(self.home, self.why or "nothing else is known yet")
+
     def cannot(self, setting: Setting) -> None:
         """It could not be had (a worker that does not start): not tried again, nor anything with more workers."""
         fewer = setting.workers - 1
