@@ -8,8 +8,7 @@ from antifreeze.delivery import claims
 from antifreeze.delivery.autopilot import SETTLE_NS, SHORT_WINDOW_BATCHES, SHORT_WINDOW_NS, WINDOW_NS, Autopilot
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.options import Options
-from antifreeze.tuning.decide import Tuner
-from antifreeze.tuning.setting import INLINE, Kind, Limits, Setting
+from antifreeze.tuning.setting import Kind, Limits, Setting
 from antifreeze.tuning.sharing import Claim
 
 MS = 1_000_000
@@ -135,38 +134,3 @@ def test_a_trial_in_which_a_worker_is_replaced_in_every_window_ends() -> None:
     assert decided[0] == HOME and auto.setting == setting
     assert trial not in auto.tuner.belief, "nothing was seen of it"
     assert decided == [HOME], "nor is anything tried in times like these"
-
-
-@pytest.mark.parametrize(("batches", "tries_more"), [(1000, False), (40, True)], ids=["long", "short"])
-def test_that_nothing_is_loaded_yet_when_a_long_epoch_begins_is_no_reason_for_more_workers(batches: int, tries_more: bool) -> None:
-    """A loop that only waits for the first batch of each epoch, 80 ms. Of short epochs that is a good part of the time."""
-    ledger, most = Ledger(), 0
-    auto = Autopilot(ledger, Options(), lambda: 8, Limits(inline=False), HOME)
-    timing, costs = ledger.timing, ledger.costs
-    for batch in range(8_000):
-        if batch % batches == 0:
-            auto.new_epoch()
-            timing.waited_ns += 80 * MS
-        timing.batches, timing.samples, timing.loop_ns = timing.batches + 1, timing.samples + 10, timing.loop_ns + 5 * MS
-        costs.fetch_ns, costs.cpu_ns = costs.fetch_ns + 14 * MS, costs.cpu_ns + 14 * MS
-        decision = auto.look(timing.waited_ns + timing.loop_ns, auto.setting)
-        if decision is not None and batch > batches:  # nobody knows how long the first one is
-            most = max(most, decision.setting.workers)
-            auto.changed(0)
-    assert (most > HOME.workers) is tries_more
-
-
-def test_what_was_measured_before_an_epoch_is_not_taken_for_the_setting_that_it_begins_with() -> None:
-    ledger = Ledger()
-    auto = Autopilot(ledger, Options(), lambda: 8, Limits(inline=True), HOME)
-    timing = ledger.timing
-    for _ in range(990):
-        timing.batches, timing.samples, timing.waited_ns = timing.batches + 1, timing.samples + 10, timing.waited_ns + 4 * MS
-        auto.look(timing.waited_ns, HOME)
-    auto.tuner = Tuner(Limits(inline=True), INLINE)
-    auto.new_epoch()
-    decision = None
-    while decision is None:
-        timing.batches, timing.samples, timing.waited_ns = timing.batches + 1, timing.samples + 10, timing.waited_ns + 40 * MS
-        decision = auto.look(timing.waited_ns, INLINE)
-    assert auto.tuner.belief.rate(INLINE) == pytest.approx(10 / 0.04, rel=0.01)

@@ -4,8 +4,7 @@
 
 1. One per loader; it outlives iterators and epochs, so what was learnt is not learnt again.
 2. A window is time of the loop, not of the clock: what lies between two epochs, and single pauses of the user's, are no part of it.
-   What was measured of one before a pause counts, so that a loop with many of them has windows too. The beginning of an epoch, when
-   nothing is loaded yet, is left out likewise where epochs are long: it comes once in many windows, and is no word on the one it is in.
+   What was measured of one before a pause counts, so that a loop with many of them has windows too.
 3. A window in which a worker was replaced, or nothing came for long, says nothing about its setting and is passed over. A trial of which
    TROUBLED windows were passed over, one after the other, ends without a word on it: else it might never end.
 4. After a change the first batches are left out: they were loaded before it.
@@ -42,7 +41,6 @@ FEW_BATCHES_TIMES = 4
 """A window of fewer batches than it should have is over after so many times its length."""
 LOOK_AGAIN_NS, LOOK_SOON_NS = 20_000_000, 2_000_000
 PAUSE_NS, PAUSE_TIMES, AFTER_A_PAUSE = 500_000_000, 10, 8
-LONG_EPOCH_NS, LONG_EPOCH_BATCHES = 5 * WINDOW_NS, 100
 TROUBLED = 3
 KEPT_DECISIONS = 100
 
@@ -95,7 +93,6 @@ class Autopilot:
         self._troubled = 0  # windows that were passed over, since the last one that was not
         self._computes = True
         self._last_loop_ns = 0
-        self._epoch_began = (0, 0)  # the loop's time, and batches
         register(self)
 
     def __repr__(self) -> str:
@@ -136,10 +133,6 @@ class Autopilot:
     def new_epoch(self) -> None:
         """What was begun of a window goes on; but who was iterated between the two epochs was not so at the same time."""
         self._began_ns = time.perf_counter_ns()
-        began_ns, batches = self._epoch_began
-        self._epoch_began = now_ns, now_batches = self._loop_time(), self._ledger.timing.batches
-        if now_ns - began_ns >= LONG_EPOCH_NS and now_batches - batches >= LONG_EPOCH_BATCHES:
-            self._leave_out_what_follows(self._marked())
 
     def look(self, now_ns: int, setting: Setting) -> Decision | None:
         """At the beginning of next(), with the `setting` that is in force; a decision where a window is over."""
@@ -153,7 +146,7 @@ class Autopilot:
             if home is not None:
                 self._troubled, self.setting = 0, home.setting
                 return home
-        if self._of != setting and (self._mark is not None or self._before_pause is not _NOTHING):
+        if self._mark is not None and self._of != setting:
             self.changed(0)  # an epoch began with it
         if self._mark is None and timing.batches >= self._settled_at and self._loop_time() >= self._settled_ns:
             at_once = timing.batches == 1 and timing.waited_ns >= LONG_BATCH_NS
@@ -208,13 +201,9 @@ class Autopilot:
         stay_ns, self._last_loop_ns = timing.loop_ns - self._last_loop_ns, timing.loop_ns
         typical_ns = timing.loop_ns / max(1, timing.batches)
         if stay_ns > max(PAUSE_NS, PAUSE_TIMES * typical_ns):
-            self._leave_out_what_follows(self._last_look)
-
-    def _leave_out_what_follows(self, until: _Mark) -> None:
-        """Of the window, which has been measured until then, and goes on after some batches."""
-        measured = self._before_pause if self._mark is None else until - self._mark
-        self.changed(AFTER_A_PAUSE)
-        self._before_pause = measured
+            measured = self._before_pause if self._mark is None else self._last_look - self._mark
+            self.changed(AFTER_A_PAUSE)
+            self._before_pause = measured
 
     def _seen(self, mark: _Mark, setting: Setting) -> Measured:
         timing, costs, options = self._ledger.timing, self._ledger.costs, self._options
