@@ -215,6 +215,7 @@ class DataLoader(TorchDataLoader[_T_co]):
     def __iter__(self) -> Any:
         try:
             iterator = super().__iter__()
+            self._resume_state = None  # not before: what is broken off begins again from there
         except KeyboardInterrupt as stop:
             stop.__suppress_context__ = True  # as in next(): whatever it fell into is ours
             raise
@@ -309,6 +310,11 @@ class DataLoader(TorchDataLoader[_T_co]):
         if not state_dict:  # as torchdata has it: nothing to go on from
             self._resume_state = None
             return
+        self._go_back_to(state_dict)
+        self._resume_state = dict(state_dict)
+
+    def _go_back_to(self, state_dict: dict[str, Any]) -> None:
+        """Generators and sampler are what they were, if it fits."""
         check_fits(state_dict, self)
         set_generator_states(own_generators(self.generator, self._index_sampler), state_dict["generators"])
         sampler: Any = sampler_within(self._index_sampler)
@@ -317,12 +323,11 @@ class DataLoader(TorchDataLoader[_T_co]):
         if state_dict["sampler_epoch"] is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(state_dict["sampler_epoch"])
             self._traps.resumes_in(state_dict["sampler_epoch"])
-        self._resume_state = dict(state_dict)
 
-    def _take_resume_state(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    def _resume_states(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """(what the next iteration goes on from, whose seeds it uses): a finished epoch only hands on the seeds that
         persistent workers would have kept."""
-        state, self._resume_state = self._resume_state, None
+        state = self._resume_state
         if state is None or not state["finished"]:
             return state, state
         return None, state if self.persistent_workers and "base_seed" in state else None
@@ -364,10 +369,10 @@ class DataLoader(TorchDataLoader[_T_co]):
         if at_first == self._attributes():
             self._parking.take_in(pool, next_epoch, self._looks())
         else:
-            end_pool(pool.crew, pool.ring)
+            end_pool(pool.ring.holder, pool.crew, pool.ring)
 
-    def _take_parked(self) -> tuple[Pool | None, NextEpoch | None]:
-        return self._parking.try_give(self._looks)
+    def _find_parked(self) -> tuple[Pool | None, NextEpoch | None]:
+        return self._parking.find(self._looks)
 
     def _looks(self) -> tuple[Any, ...]:
         """What workers have a copy of, as far as a short look tells it from another one."""
@@ -382,6 +387,8 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def _borrow_ring(self) -> Ring:
         ring, self._spare_ring = self._spare_ring, None
+        if ring is not None:
+            ring.holder = None  # who had it before has no say any more
         if ring is not None and not ring.arena.is_whole():
             ring.close()
         return Ring() if ring is None or ring.closed else ring

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from antifreeze.linux import libc
 from antifreeze.slots import arena as module
 from antifreeze.slots.arena import SLOT_STRIDE, Arena
 
@@ -129,10 +134,11 @@ def test_close_may_be_called_twice_and_what_is_held_stays_readable() -> None:
     assert read(held, 0, 2) == b"hi"
 
 
-def test_a_mapping_goes_with_the_last_view_of_it_and_takes_no_descriptor(arena: Arena) -> None:
-    def mappings() -> int:
-        return sum("antifreeze-arena" in line for line in Path("/proc/self/maps").read_text().splitlines())
+def mappings() -> int:
+    return sum("antifreeze-arena" in line for line in Path("/proc/self/maps").read_text().splitlines())
 
+
+def test_a_mapping_goes_with_the_last_view_of_it_and_takes_no_descriptor(arena: Arena) -> None:
     descriptors, before = len(os.listdir("/proc/self/fd")), mappings()
     looker = view(arena.map(0, 10))[3:5]
     assert mappings() == before + 1
@@ -140,6 +146,29 @@ def test_a_mapping_goes_with_the_last_view_of_it_and_takes_no_descriptor(arena: 
     arena.forget(0)
     assert mappings() == before + 1
     del looker
+    assert mappings() == before
+
+
+class TooLate(Exception):
+    pass
+
+
+def test_a_signal_that_comes_within_the_call_that_maps_leaves_no_mapping(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its handler runs as soon as the call has returned, before anything in Python could note what it returned."""
+
+    def maps_and_is_interrupted(*given: Any) -> Any:
+        address = libc().mmap(*given)
+        [_] = map(_thread.interrupt_main, [signal.SIGUSR2])  # a step of Python's after which no handler runs yet
+        return address
+
+    def too_late(*_: object) -> None:
+        raise TooLate
+
+    before, handler = mappings(), signal.signal(signal.SIGUSR2, too_late)
+    monkeypatch.setattr(module, "libc", lambda: SimpleNamespace(mmap=partial(maps_and_is_interrupted), munmap=libc().munmap))
+    with pytest.raises(TooLate):
+        arena.map(0, 10)
+    signal.signal(signal.SIGUSR2, handler)
     assert mappings() == before
 
 

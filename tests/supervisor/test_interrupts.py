@@ -21,9 +21,14 @@ import pytest
 from torch.utils.data import Dataset, IterableDataset
 
 from antifreeze import DataLoader
+from antifreeze.delivery import iterator as delivery_iterator
 from antifreeze.delivery.flights import Flights
 from antifreeze.delivery.handing_over import HandOver
+from antifreeze.delivery.iterator import LoaderIterator
+from antifreeze.delivery.ledger import LoopClock
 from antifreeze.delivery.local_pool import LocalPool
+from antifreeze.delivery.parking import Parking
+from antifreeze.delivery.position import MapDelivered
 from antifreeze.signals import came_from_signal
 from antifreeze.supervisor.hearing import Ears
 from antifreeze.supervisor.interrupts import interrupts_held_back
@@ -253,6 +258,130 @@ def test_an_exception_of_a_handler_is_told_from_others(alarm: None) -> None:
     assert came_from_signal(of_signal.value)
     assert came_from_signal(told.value) is isinstance(of_signal.value, TooLate)
     assert not came_from_signal(of_ours.value)
+
+
+# --- one exception after another --------------------------------------------------------------------------------------------
+
+
+def rings_once(place: Any, name: str, monkeypatch: pytest.MonkeyPatch, *, when_done: bool = False) -> None:
+    """The alarm falls when this is next called, or when it is just done."""
+    done, rung = getattr(place, name), []
+
+    def rings_first(*given: Any, **named: Any) -> Any:
+        result = done(*given, **named) if when_done or rung else None
+        if not rung:
+            rung.append(1)
+            signal.raise_signal(signal.SIGUSR2)
+        return result
+
+    monkeypatch.setattr(place, name, rings_first)
+
+
+def indices(batches: Any) -> list[int]:
+    return [index for batch in batches for index in batch]
+
+
+def broken_off_after_two(loader: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[list[int]]]:
+    iterator = iter(loader)
+    came = [next(iterator).tolist() for _ in range(2)]
+    rings_once(HandOver, "give_made", monkeypatch)
+    with pytest.raises(TooLate):
+        next(iterator)
+    return iterator, came
+
+
+def test_a_next_that_picks_up_and_is_broken_off_leaves_the_loader_to_its_user(alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had left its state in the loader: the next pass began in the middle."""
+    loader = DataLoader(range(20), 2)
+    iterator, came = broken_off_after_two(loader, monkeypatch)
+    rings_once(LoaderIterator, "_release", monkeypatch)
+    with pytest.raises(TooLate):
+        next(iterator)
+    assert indices(batch.tolist() for batch in loader) == list(range(20))
+    assert indices(came + go_on_to_the_end(iterator)[0]) == list(range(20))
+
+
+def test_a_state_of_the_users_is_for_the_next_pass_and_not_for_the_one_that_goes_on(alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = DataLoader(range(20), 2)
+    next(iter(loader))
+    state = loader.state_dict()
+    iterator, came = broken_off_after_two(loader, monkeypatch)
+    loader.load_state_dict(state)
+    assert indices(came + go_on_to_the_end(iterator)[0]) == list(range(20))
+    assert indices(batch.tolist() for batch in loader) == list(range(2, 20))
+
+
+def test_another_one_while_the_first_is_looked_at_loses_no_batch(alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It skipped all that is done about the first: the batch that was about to be handed over was lost."""
+    loader = DataLoader(range(20), 2)
+    iterator = iter(loader)
+    came = [next(iterator).tolist() for _ in range(2)]
+    rings_once(HandOver, "give_made", monkeypatch)
+    rings_once(delivery_iterator, "came_from_signal", monkeypatch)
+    with pytest.raises(TooLate):
+        next(iterator)
+    assert loader.state_dict()["delivered"]["batches"] == 2
+    assert indices(came + go_on_to_the_end(iterator)[0]) == list(range(20))
+
+
+def test_one_that_falls_into_the_call_that_picked_up_goes_back_no_further(alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loop had got was noted before it was known again: the pass began from its beginning."""
+    loader = DataLoader(range(20), 2)
+    iterator, came = broken_off_after_two(loader, monkeypatch)
+    rings_once(MapDelivered, "from_dict", monkeypatch)
+    with pytest.raises(TooLate):
+        next(iterator)
+    rings_once(LocalPool, "load", monkeypatch)
+    with pytest.raises(TooLate):
+        next(iterator)
+    assert loader.state_dict()["delivered"]["batches"] == 2
+    assert indices(came + go_on_to_the_end(iterator)[0]) == list(range(20))
+
+
+@pytest.mark.parametrize("when_done", [False, True])
+def test_workers_between_two_epochs_are_in_one_hand(when_done: bool, alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were the iterator's and the loader's: one closed what the other went on with."""
+    with DataLoader(range(20), 2, num_workers="auto") as loader:
+        iterator = iter(loader)
+        rings_once(Parking, "take_in", monkeypatch, when_done=when_done)
+        came, broken = go_on_to_the_end(iterator)
+        assert broken == 1 and indices(came) == list(range(20))
+        state = loader.state_dict()
+        for _ in range(2):
+            assert indices(batch.tolist() for batch in loader) == list(range(20))
+            loader.load_state_dict(state)
+        del iterator
+        gc.collect()
+        assert indices(batch.tolist() for batch in loader) == list(range(20))
+        assert loader.report().epochs == 4
+
+
+def test_a_ring_is_handed_back_once(alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that was broken off, the iterator handed it back again as it went: by then it was another one's."""
+    with DataLoader(range(20), 2) as loader:
+        first = iter(loader)
+        next(first)
+        rings_once(DataLoader, "_return_ring", monkeypatch, when_done=True)
+        with pytest.raises(TooLate):
+            first.close()
+        second = iter(loader)
+        del first
+        gc.collect()
+        third = iter(loader)
+        assert second._ring is not third._ring
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}, {"num_workers": "auto"}], ids=str)
+def test_an_iter_that_is_broken_off_has_used_up_no_state(options: dict[str, Any], alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DataLoader(range(20), 2, **options) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        rings_once(LoopClock, "made", monkeypatch)
+        with pytest.raises(TooLate):
+            iter(loader)
+        assert indices(batch.tolist() for batch in loader) == list(range(2, 20))
+        assert indices(batch.tolist() for batch in loader) == list(range(20))
 
 
 IMPATIENT = """

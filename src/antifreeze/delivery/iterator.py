@@ -34,7 +34,7 @@ from antifreeze.delivery.ledger import Ledger, LoopClock
 from antifreeze.delivery.local_pool import Lent, LocalPool
 from antifreeze.delivery.next_epoch import NextEpoch, why_cold
 from antifreeze.delivery.pinning import page_lock
-from antifreeze.delivery.position import Cursor, MapDelivered, fingerprint
+from antifreeze.delivery.position import Cursor, fingerprint
 from antifreeze.delivery.ranks import Ranks
 from antifreeze.delivery.repair import Repair
 from antifreeze.delivery.seed_source import SeedSource
@@ -47,7 +47,6 @@ from antifreeze.errors import DescriptorsClosed, LoaderClosed
 from antifreeze.options import Options
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch
 from antifreeze.plan.randomness import own_generators
-from antifreeze.plan.stream_plan import StreamPosition
 from antifreeze.signals import came_from_signal
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor import telling
@@ -69,11 +68,12 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     """Where a signal's handler broke next() off: the number of batches that the loop has got, and the state behind them."""
     _watched = False  # by a profiler or a trace, during one next()
     _is_parked = False
+    _holder: object = None  # of pool and ring, in our name
 
     def __init__(self, loader: Any) -> None:
         self._loader_ref = weakref.ref(loader)
         self._options: Options = loader._own_options
-        resume, seeded = loader._take_resume_state()
+        resume, seeded = loader._resume_states()
         state = torch.default_generator.get_state()
         source = SeedSource(loader.generator)
         self._map = not is_iterable_kind(loader)
@@ -132,6 +132,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _begin_first(self, loader: Any, put_back: SeedSource | None, resume: Any, state: torch.Tensor, goes_on: bool) -> None:
         try:
+            self._ring.holder = self._holder
+            loader._parking.forget_given()
             if self._num_workers:
                 self._ask_again(loader, put_back)
             self._begin(resume, state, goes_on)
@@ -160,7 +162,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._release()
 
     def _release(self) -> None:
-        if self._is_parked:
+        if not self._is_held:
             return  # the workers are the loader's
         finalizer = self._finalizer.peek()
         if finalizer is not None:
@@ -177,14 +179,21 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _take_parked(self, loader: Any) -> Pool | None:
         """Workers that are left from the last epoch, with what they have loaded of this one."""
         pool: Pool | None
-        pool, self._next_epoch = loader._take_parked()
+        pool, self._next_epoch = loader._find_parked()
         if self._next_epoch is not None:
             self._next_epoch.generator = loader.generator  # which may be another one by now
         return pool
 
     def _finalizing(self, loader: Any) -> Any:
+        """From the moment on at which the ring is in our hands."""
+        self._holder = object()
         held = self.pool.crew if isinstance(self.pool, Pool) else self.pool.lent
-        return weakref.finalize(self, _close, held, weakref.ref(loader), self._ring, unheard=True)
+        return weakref.finalize(self, _close, self._holder, held, weakref.ref(loader), self._ring, unheard=True)
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether pool and ring are ours: between two epochs they may be the loader's."""
+        return self._ring.holder is self._holder
 
     # --- beginning ---
 
@@ -313,17 +322,24 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """The next pass with the same workers; not where the last one was broken off by a signal's handler."""
-        if self._closed:
+        self._begin_again(loader, *loader._resume_states())
+        self._goes_on()
+
+    def _goes_on(self) -> None:
+        """A pass has begun, or goes on, and nothing is left of what was broken off."""
+        self._closed, self._goes_on_from, self.cursor.called = False, None, None
+
+    def _begin_again(self, loader: Any, resume: dict[str, Any] | None, seeded: dict[str, Any] | None) -> None:
+        """May be begun again, wherever it was broken off."""
+        if self._closed or self.cursor.called is not None:
+            self._closed = True
             self._release()
-            if isinstance(self.pool, Pool) and not self.pool.closed:  # it was broken off in here
-                _close(self.pool.crew, self._loader_ref, self._ring)
         self._closed = True  # until it is through
-        resume, seeded = loader._take_resume_state()
         state = torch.default_generator.get_state()
         source = SeedSource(loader.generator)
         self._asked = Asked(loader, resume) if self._map else None
         with self._asking():
-            super()._reset(loader, first_iter)
+            super()._reset(loader)
         if seeded:
             source.put_back()
             self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
@@ -332,33 +348,43 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if hosting or self._hosting:
             self._release()  # what these workers have of the data set is of other streams
         self._hosting = hosting
-        goes_on = isinstance(self.pool, Pool) and not self.pool.closed
+        goes_on = isinstance(self.pool, Pool) and not self.pool.closed and self._is_held
         if not goes_on:
             self._finalizer.detach()
             self._ring = self._borrow_ring(loader)
             self.pool = self._flights.pool = self._make_pool()
             self._finalizer = self._finalizing(loader)
+            self._ring.holder, self._is_parked = self._holder, False
         self._begin(resume, state, goes_on)
-        self._closed, self._goes_on_from = False, None
 
     # --- delivering ---
 
     def __next__(self) -> Any:
-        got = self._num_yielded, self.cursor.delivered, self.cursor.streams
+        cursor, got = self.cursor, None
         try:
+            if self._closed or cursor.called is not None:
+                self._pick_up()
+            got = self._num_yielded, cursor.delivered, cursor.streams
             return self._next_on_host() if self._queue is None else self._queue.next(self._next_on_host, self._next_is_ready)
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                error.__suppress_context__ = True  # whatever it fell into is ours: the user's traceback is the one to show
-            asks = isinstance(error, (OSError, ValueError, DescriptorsClosed)) and not came_from_signal(
-                error
-            )  # which may be a TimeoutError
-            lost = self._closed_by_others() if asks else []
-            if not self.cursor.finished and (lost or came_from_signal(error)):  # else all is done, and said again when asked again
-                self._break_off(*got)
-            if lost:
-                raise DescriptorsClosed(telling.closed_by_others(lost)) from error
+            if got is not None:
+                cursor.called = got  # until all is said and done about it: another one may fall into any line here
+            self._leave_by(error)
             raise
+
+    def _leave_by(self, error: BaseException) -> None:
+        """What next() raises, and what that means for the next one."""
+        if isinstance(error, KeyboardInterrupt):
+            error.__suppress_context__ = True  # whatever it fell into is ours: the user's traceback is the one to show
+        of_signal = came_from_signal(error)  # which may be a TimeoutError
+        asks = isinstance(error, (OSError, ValueError, DescriptorsClosed)) and not of_signal
+        lost = self._closed_by_others() if asks else []
+        if lost or of_signal:
+            self._break_off()
+        if not self._closed:
+            self.cursor.called = None
+        if lost:
+            raise DescriptorsClosed(telling.closed_by_others(lost)) from error
 
     def _closed_by_others(self) -> list[str]:
         if isinstance(self.pool, Pool):
@@ -394,14 +420,14 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return self._stream_ranks.next(self._next_of_own, self._flights.ready, self._flights.end_early)
 
     def _next_of_own(self) -> Any:
-        if self._closed:
-            self._pick_up()
         if self._is_parked:
             raise StopIteration
         self._clock.enter()
         try:
             if self._ranks is not None and self._ranks.step():
                 self._flights.end_early()
+            if self.cursor.finished:
+                self._end_or_raise()
             if self._loads_at_once:
                 return self._load_at_once(self.pool)
             steering = self._steering
@@ -434,19 +460,27 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         finally:
             self._clock.leave()
 
-    def _break_off(self, yielded: int, delivered: MapDelivered, streams: StreamPosition | None) -> None:
+    def _break_off(self) -> None:
         """A signal's handler (Ctrl-C, an alarm) raised within next(), who knows where: nothing that is in flight can be trusted, and
-        the loop has got what it had when it called, be it that this batch was just about to be handed over."""
+        the loop has got what it had when it called, be it that this batch was just about to be handed over. May be begun again,
+        wherever it was broken off itself."""
+        called = self.cursor.called
+        if called is None or self.cursor.finished:  # nothing was begun; or all is done, and said again when asked again
+            return
         self._closed = True
         here = self.pool if isinstance(self.pool, LocalPool) else self._steering
         if here is not None:
             here.settle()
-        if self._goes_on_from is None:  # else it was just about to go on from there
-            self.cursor.delivered, self.cursor.streams = delivered, streams
-            self._goes_on_from = yielded, self.cursor.state(self._generators)
+        yielded, self.cursor.delivered, self.cursor.streams = called
+        self._goes_on_from = yielded, self.cursor.state(self._generators)
+        self.cursor.called = None
 
     def _pick_up(self) -> None:
         """After next() was broken off: as after a resume, with fresh workers, behind what the loop has got."""
+        self._break_off()  # where its end was not seen to
+        if not self._closed:
+            self.cursor.called = None
+            return
         loader = self._loader_ref()
         if self._goes_on_from is None:
             raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
@@ -455,10 +489,14 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
                 "the last next() of this iterator was broken off by an exception of a signal's handler (Ctrl-C, an alarm), so that nobody "
                 "can tell what is still to come; make a new one with iter(loader)"
             )
-        (yielded, state), epochs = self._goes_on_from, self._ledger.timing.epochs
-        loader.load_state_dict(state)
-        self._reset(loader)
-        self._num_yielded, self._ledger.timing.epochs = yielded, epochs
+        yielded, state = self._goes_on_from
+        epochs = self._ledger.timing.epochs
+        loader._go_back_to(state)  # not by way of load_state_dict: that is of the next iter(loader), and the user's
+        try:
+            self._begin_again(loader, state, state)
+        finally:
+            self._num_yielded, self._ledger.timing.epochs = yielded, epochs
+        self._goes_on()
 
     def _hand_over_made(self, planned: PlannedBatch, data: Any, size: int) -> Any:
         self.cursor.delivered = self.cursor.delivered.add(planned)
@@ -472,9 +510,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         loader, pool = self._loader_ref(), self.pool
         if self._steering is None or loader is None or self._job.worker_init_fn is not None or not isinstance(pool, Pool) or pool.closed:
             return False
+        loader._park(pool, self._next_epoch, self._at_first)
         self._is_parked = True
         self._finalizer.detach()
-        loader._park(pool, self._next_epoch, self._at_first)
         return True
 
     def _load_at_once(self, pool: Any) -> Any:
@@ -513,11 +551,11 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             raise error
         if isinstance(self.pool, Pool) and self._map:
             self.pool.hear_inits(self._num_yielded)
+        if not self.cursor.finished:
+            self.cursor.sampler_epoch = self.cursor.sampler_epoch if self._asked is None else self._asked.epoch_now()
+            self.cursor.finished = True  # from here on whatever is broken off is done when next() is called again
         if not self._persistent_workers and not self._is_parked and not self._park():
             self._release()
-        self.cursor.finished = True
-        if self._asked is not None:
-            self.cursor.sampler_epoch = self._asked.epoch_now()
         if not self._map:
             self._repair.check_at_the_end()
         raise StopIteration
@@ -533,7 +571,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return self.cursor.state(self._generators)
 
 
-def _close(held: Crew | Lent, loader_ref: Any, ring: Ring, unheard: bool = False) -> None:
+def _close(holder: object, held: Crew | Lent, loader_ref: Any, ring: Ring, unheard: bool = False) -> None:
+    """Unless they have another holder by now."""
+    if ring.holder is not holder:
+        return
     try:
         held.close(unheard)
     finally:

@@ -87,9 +87,12 @@ class Cursor:
     delivered: MapDelivered = field(default_factory=MapDelivered)
     streams: StreamPosition | None = None
     shown: Place | None = None  # where batches are drawn ahead of the loop: how far the loop is
+    called: tuple[int, MapDelivered, StreamPosition | None] | None = None
+    """How far the loop was, in batches of the pass too, when it called a next() that was left by an exception which nobody has seen to."""
 
     def place(self) -> Place:
-        return Place(self.delivered, self.streams, self.finished, self.sampler_epoch)
+        _, delivered, streams = self.called or (0, self.delivered, self.streams)
+        return Place(delivered, streams, self.finished, self.sampler_epoch)
 
     def state(self, generators: Sequence[torch.Generator]) -> dict[str, Any]:
         delivered, streams, finished, sampler_epoch = self.shown or self.place()

@@ -18,6 +18,7 @@ import errno
 import mmap
 import os
 import weakref
+from itertools import starmap
 
 from antifreeze.descriptors import Held
 from antifreeze.errors import DescriptorsClosed
@@ -145,16 +146,19 @@ class Arena:
 
 def map_shared(descriptor: int, length: int, offset: int) -> Mapping:
     """Unmapped when nobody holds it or a view of it any more. (Python's own mmap keeps a descriptor for each mapping.)"""
-    address = mapped = None
+    given = (None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
+    addresses: list[int | None] = []
+    mapped = None
     try:
-        address = libc().mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
+        addresses.extend(starmap(libc().mmap, [given]))  # noted before another line of Python runs, or a signal's handler
+        [address] = addresses
         if address is None or address == _MAP_FAILED:
             raise _no_memory(length)
         mapped = (ctypes.c_ubyte * length).from_address(address)
         weakref.finalize(mapped, libc().munmap, address, length).atexit = False
     except BaseException:  # of a signal's handler: who unmaps it may not be there yet
-        if address not in (None, _MAP_FAILED) and (mapped is None or not weakref.getweakrefcount(mapped)):
-            libc().munmap(address, length)
+        if addresses and addresses[0] not in (None, _MAP_FAILED) and (mapped is None or not weakref.getweakrefcount(mapped)):
+            libc().munmap(addresses[0], length)
         raise
     return mapped
 

@@ -54,6 +54,9 @@ class Keeper(Protocol):
 
 class Ring:
     keeper: Keeper | None = None
+    holder: object = None
+    """Whose it is now, with the workers that fill it: whoever is not may neither end them, nor hand it on, nor close it. It changes hands
+    by this one store, which nothing can break off."""
 
     def __init__(self) -> None:
         self.arena = Arena.create()
