@@ -316,7 +316,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             sampler.load_state_dict(state_dict["sampler_state_at_end"])
         if state_dict["sampler_epoch"] is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(state_dict["sampler_epoch"])
-            self._traps.resumes_in(state_dict["sampler_epoch"])
+            self._traps.resumes_in(sampler, state_dict["sampler_epoch"], state_dict["finished"])
         self._resume_state = dict(state_dict)
 
     def _take_resume_state(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:

@@ -95,6 +95,22 @@ def test_resumed_in_the_middle_of_a_later_epoch(workers: int, taken: int) -> Non
         assert looked_at(again) == rest and looked_at(again) == following
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resumed_at_the_very_end_of_an_epoch_the_next_one_follows(workers: int) -> None:
+    options: dict[str, Any] = {"collate_fn": Pad(), "num_workers": workers}
+    with DataLoader(Sentences(), batch_sampler=by_tokens(), **options) as loader:
+        list(loader)
+        list(loader)
+        state = loader.state_dict()
+        following = looked_at(loader)
+    for epoch in (None, 7):
+        with DataLoader(Sentences(), batch_sampler=by_tokens(), **options) as again:
+            again.load_state_dict(state)
+            if epoch is not None:
+                again.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+            assert (looked_at(again) == following) == (epoch is None) and again.batch_sampler.epoch == (epoch or 2)  # type: ignore[union-attr]
+
+
 def test_warm_epochs_know_what_comes_next() -> None:
     with DataLoader(Sentences(), batch_sampler=by_tokens(), collate_fn=Pad(), num_workers=2, persistent_workers=True) as loader:
         came = [looked_at(loader) for _ in range(4)]

@@ -91,13 +91,17 @@ class BatchesByLength(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         self.ready_epoch()  # when the first batch is drawn: torch asks for iterators that it never uses
-        self._is_begun = True
+        self.end_epoch()
         order, ranges = self._order(self.epoch)
         for begin, end in ranges:
             yield order[begin:end].tolist()
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch, self._is_begun = epoch, False
+
+    def end_epoch(self) -> None:
+        """Nobody begins it again: whoever has begun it has its order."""
+        self._is_begun = True
 
     def ready_epoch(self) -> None:
         """The epoch that was begun is over, also where nobody says so."""

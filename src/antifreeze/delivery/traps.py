@@ -137,9 +137,11 @@ class Traps:
             self.say("set_epoch", "sampler.set_epoch() was not called, so every epoch would have the same order; it was advanced for you")
         self._used_epoch = sampler.epoch
 
-    def resumes_in(self, epoch: int) -> None:
-        """A DistributedSampler's epoch that was begun by an earlier run."""
+    def resumes_in(self, sampler: Any, epoch: int, finished: bool) -> None:
+        """An epoch that was begun by an earlier run, or that is over: then the next one follows."""
         self._used_epoch = epoch
+        if finished and isinstance(sampler, BatchesByLength):
+            sampler.end_epoch()
 
     def first_of_stream(self, stream: int, content: Any) -> None:
         """`content`: the bytes of a batch that a stream delivered. Where two streams begin alike, the next batch tells whether the samples
