@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import antifreeze
-from antifreeze import BadSample, BatchesByLength, DataLoader, Join, OptionError, Pad, StreamByLength, lengths_of
+from antifreeze import BadSample, BatchesByLength, DataLoader, Join, OptionError, Pad, StreamByLength, choices, lengths_of
 
 LENGTHS = np.random.default_rng(3).integers(1, 60, 300)
 LENGTHS[217] = LONGEST = 70
@@ -196,6 +196,44 @@ def test_lengths_of_a_data_set(workers: Any) -> None:
     assert lengths_of(Sentences(), lambda sample: sample["index"], num_workers=workers).tolist() == list(range(300))
     with pytest.raises(ValueError, match="sample 3 is broken"):
         lengths_of(Odd(), num_workers=workers)
+
+
+class Mixed(Dataset[Any]):
+    """With a sample whose length cannot be told, and parts that nobody can collate."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"ids": [0] * (index % 7) if index != 11 else None, "other": None, "picture": object()}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_length_that_cannot_be_told_is_told_by_its_sample(workers: int) -> None:
+    for length in ("ids", lambda sample: len(sample["ids"])):
+        with pytest.raises(BadSample) as caught:
+            lengths_of(Mixed(), length, num_workers=workers)
+        assert "this was sample 11, row 11" in "".join(getattr(caught.value, "__notes__", [])) + str(caught.value)
+    told = lengths_of(Mixed(), lambda sample: 0 if sample["ids"] is None else len(sample["ids"]), num_workers=workers)
+    assert told.tolist() == [index % 7 if index != 11 else 0 for index in range(20)]
+
+
+@pytest.mark.parametrize("option", [{"on_bad_sample": "skip"}, {"shuffle": True}, {"drop_last": True}, {"batch_size": 3}, {"sampler": [1]}])
+def test_every_length_is_at_its_place(option: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=f"{next(iter(option))} cannot be chosen: every sample is measured once"):
+        lengths_of(Odd(), num_workers=0, **option)
+
+
+def test_what_antifreeze_run_chose_leaves_no_length_out(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_text('{"index": "1"}\n')
+    before = choices.current()
+    choices.choose(choices.Choices({"on_bad_sample": "skip", "quarantine": str(tmp_path / "bad")}))
+    try:
+        assert lengths_of([[0], [0, 0], [0]], num_workers=0).tolist() == [1, 2, 1]
+        with pytest.raises(ValueError, match="sample 3 is broken"):
+            lengths_of(Odd(), num_workers=0)
+    finally:
+        choices.choose(before)
 
 
 def test_lengths_that_cannot_be_had() -> None:
