@@ -146,6 +146,26 @@ def test_a_sample_that_is_too_long_is_the_one_that_is_named_and_left_out(workers
         assert [bad.index for bad in loader.report().bad_samples] == [str(longest)]
 
 
+class Rotten(Sentences):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index % 9 == 4:
+            raise ValueError("rotten")
+        return {**super().__getitem__(index), "label": None if index % 9 == 5 else 1}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_bad_samples_are_those_that_are_bad_and_what_replaces_them_keeps_to_max_tokens(workers: int, policy: str) -> None:
+    sampler = by_tokens()
+    options: dict[str, Any] = {"collate_fn": Pad({"ids": 0}), "num_workers": workers, "on_bad_sample": policy}
+    with DataLoader(Rotten(), batch_sampler=sampler, **options) as loader:
+        batches = list(loader)
+        bad = {int(record.index) for record in loader.report().bad_samples}
+    came = {index for batch in batches for index in batch["index"].tolist()}
+    assert max(batch["ids"].numel() for batch in batches) <= 240 and len(batches) == len(sampler)
+    assert bad == {index for index in range(300) if index % 9 in (4, 5)} and came == set(range(300)) - bad
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_cannot_be_asked_for_is_no_samples_fault(workers: int) -> None:
     with DataLoader(Sentences(), 10, num_workers=workers, collate_fn=Pad({"id": 0})) as loader, pytest.raises(OptionError) as caught:
