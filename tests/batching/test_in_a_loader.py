@@ -185,6 +185,27 @@ def test_streams_in_workers(tmp_path: Path, dies: bool) -> None:
         assert batch["ids"].numel() <= 300 and batch["n"].tolist() == LENGTHS[batch["index"].numpy()].tolist()
 
 
+class RottenStream(Stream):
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for sample in super().__iter__():
+            yield {**sample, "label": None if sample["index"] % 50 == 9 else 1}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_sample_of_a_stream_takes_no_batch_with_it(workers: int) -> None:
+    options: dict[str, Any] = {"batch_size": None, "collate_fn": Pad({"ids": 0}), "num_workers": workers}
+    with DataLoader(StreamByLength(RottenStream(), 20, window=100), on_bad_sample="skip", **options) as loader:
+        came = [index for batch in loader for index in batch["index"].tolist()]
+        told = [record.message for record in loader.report().bad_samples]
+    assert sorted(came) == [index for index in range(300) if index % 50 != 9]
+    assert len(told) == 6 and all("field 'label' is NoneType" in text for text in told)
+    with (
+        DataLoader(StreamByLength(RottenStream(), 20, window=100), **options) as loader,
+        pytest.raises(BadSample, match="'label' is NoneType"),
+    ):
+        list(loader)
+
+
 def test_a_stream_is_resumed() -> None:
     def loader() -> DataLoader[Any]:
         stream = StreamByLength(Stream(), 8, window=50)
