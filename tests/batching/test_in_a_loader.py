@@ -14,10 +14,21 @@ import pytest
 import torch
 from torch.distributed import destroy_process_group, init_process_group
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, Subset, get_worker_info
 
 import antifreeze
-from antifreeze import BadSample, BatchesByLength, DataLoader, Join, OptionError, Pad, StreamByLength, choices, lengths_of
+from antifreeze import (
+    AntifreezeWarning,
+    BadSample,
+    BatchesByLength,
+    DataLoader,
+    Join,
+    OptionError,
+    Pad,
+    StreamByLength,
+    choices,
+    lengths_of,
+)
 
 LENGTHS = np.random.default_rng(3).integers(1, 60, 300)
 LENGTHS[217] = LONGEST = 70
@@ -144,6 +155,15 @@ def test_a_sample_that_is_too_long_is_the_one_that_is_named_and_left_out(workers
         came = [index for batch in loader for index in batch["index"].tolist()]
         assert sorted(came) == [index for index in range(300) if index != longest]
         assert [bad.index for bad in loader.report().bad_samples] == [str(longest)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_lengths_of_another_data_set_are_told_once(workers: int) -> None:
+    part = Subset(Sentences(), range(100))
+    with DataLoader(part, batch_sampler=BatchesByLength(LENGTHS[:90], 10), collate_fn=Pad(), num_workers=workers) as loader:
+        with pytest.warns(AntifreezeWarning, match=r"the lengths of 90 samples, but the data set has 100.*lengths\[subset.indices\]"):
+            assert len(list(loader)) == 9
+        list(loader)
 
 
 class Rotten(Sentences):

@@ -7,7 +7,8 @@
 5. Workers that may use one core only.
 6. More workers than the cgroup's quota has cores (torch itself says it where there are more than the machine has).
 7. Workers whose thread pools together are more than the cores.
-8. Without workers and batching, a data set that hands out its own storage: what the loop changes in place, it changes there.
+8. Lengths, given to BatchesByLength, that are those of another data set.
+9. Without workers and batching, a data set that hands out its own storage: what the loop changes in place, it changes there.
 """
 
 from __future__ import annotations
@@ -124,6 +125,14 @@ class Traps:
                 path,
                 f"{path} ({kind_of(value)}) is a random generator that all worker threads draw from at once: which sample gets which "
                 'numbers depends on their timing; use the global generators (seeded for each sample), or workers="process"',
+            )
+
+    def other_lengths(self, sampler: Any, samples: int | None) -> None:
+        if isinstance(sampler, BatchesByLength) and samples is not None and len(sampler.lengths) != samples:
+            self.say(
+                "lengths",
+                f"BatchesByLength has the lengths of {len(sampler.lengths):,} samples, but the data set has {samples:,}: some never "
+                "come, or come as long as another one is; of a Subset they are lengths[subset.indices]",
             )
 
     def advance_epoch(self, sampler: Any) -> None:
