@@ -69,6 +69,11 @@ def looked_at(batches: Any) -> list[Any]:
     return [(batch["ids"].tolist(), batch["index"].tolist()) for batch in batches]
 
 
+def all_said(error: BaseException | None) -> str:
+    """Its text, and its notes: those of Python 3.10 are the cause at the end of its chain."""
+    return "" if error is None else "\n".join([str(error), *getattr(error, "__notes__", []), all_said(error.__cause__)])
+
+
 def test_the_same_batches_whoever_loads_them_and_torchs_too() -> None:
     pad = Pad({"ids": -1})
     loaders = [TorchDataLoader(Sentences(), batch_sampler=by_tokens(), collate_fn=pad, num_workers=2)]
@@ -150,7 +155,7 @@ def test_a_sample_that_is_too_long_is_the_one_that_is_named_and_left_out(workers
     options: dict[str, Any] = {"batch_size": 10, "num_workers": workers, "collate_fn": Pad({"ids": 0}, length=LONGEST - 1)}
     with DataLoader(Sentences(), **options) as loader, pytest.raises(BadSample, match="field 'ids' is 70 long") as caught:
         list(loader)
-    assert f"sample {longest}" in "".join(getattr(caught.value, "__notes__", [])) + str(caught.value)
+    assert f"sample {longest}" in all_said(caught.value)
     with DataLoader(Sentences(), on_bad_sample="skip", **options) as loader:
         came = [index for batch in loader for index in batch["index"].tolist()]
         assert sorted(came) == [index for index in range(300) if index != longest]
@@ -190,7 +195,7 @@ def test_bad_samples_are_those_that_are_bad_and_what_replaces_them_keeps_to_max_
 def test_what_cannot_be_asked_for_is_no_samples_fault(workers: int) -> None:
     with DataLoader(Sentences(), 10, num_workers=workers, collate_fn=Pad({"id": 0})) as loader, pytest.raises(OptionError) as caught:
         list(loader)
-    told = "".join(getattr(caught.value, "__notes__", [])) + str(caught.value)
+    told = all_said(caught.value)
     assert "names 'id'; arrays of the samples are 'ids'" in told and "but the batch's first sample" not in told
 
 
@@ -274,7 +279,7 @@ def test_a_length_that_cannot_be_told_is_told_by_its_sample(workers: int) -> Non
     for length in ("ids", lambda sample: len(sample["ids"])):
         with pytest.raises(BadSample) as caught:
             lengths_of(Mixed(), length, num_workers=workers)
-        assert "this was sample 11, row 11" in "".join(getattr(caught.value, "__notes__", [])) + str(caught.value)
+        assert "this was sample 11, row 11" in all_said(caught.value)
     told = lengths_of(Mixed(), lambda sample: 0 if sample["ids"] is None else len(sample["ids"]), num_workers=workers)
     assert told.tolist() == [index % 7 if index != 11 else 0 for index in range(20)]
 

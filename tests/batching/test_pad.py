@@ -193,6 +193,11 @@ def test_different_dtypes_are_promoted() -> None:
         (Pad(), [np.ones(1, dtype=np.uint16), np.ones(1, dtype=np.int64)], 1, "is torch.int64, in the batch's first sample torch.uint16"),
         (Pad(), [torch.ones(2).to_sparse(), torch.ones(1).to_sparse()], 0, "sparse tensors"),
         (Pad(), [[1, None], [2]], 0, "a list of object, not of numbers"),
+        (Pad(), [[1], [2, "a"]], 1, "not of numbers"),
+        (Pad(), [torch.ones(2), torch.ones(1).to_sparse()], 1, "no array of numbers (Tensor)"),
+        (Pad(), [np.ones(2), np.array(1.0)], 1, "has 0 dimensions, but 1"),
+        (Join(), [np.ones(2), torch.tensor(1.0)], 1, "has the shape ()"),
+        (Pad(), [[1], ["a"]], 1, "no array of numbers (list)"),
     ],
 )
 def test_what_does_not_fit_is_named_by_its_row(pad: Any, samples: list[Any], row: int, words: str) -> None:

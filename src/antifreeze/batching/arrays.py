@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from antifreeze.batching.fields import bad_row, called, is_array
+from antifreeze.batching.fields import bad_row, begins_as_array, called, is_array
 from antifreeze.errors import BadSample
 
 
 def same_kind(path: str, column: list[Any]) -> tuple[list[Any], torch.dtype]:
     """All of them as numpy arrays where that costs nothing, else as tensors; and the dtype of the result."""
-    all_tensors = set(map(type, column)) == {torch.Tensor}
-    for row, part in enumerate(() if all_tensors else column):
-        if not is_array(part):
+    types = set(map(type, column))
+    for row, part in enumerate(() if types <= {torch.Tensor, np.ndarray} else column):
+        if not begins_as_array(part):
             raise bad_row(row, f"{called(path)} is {_kind(part)}, but in the batch's first sample {_kind(column[0])}")
     try:
         arrays: list[Any]
-        if all_tensors:
+        if types == {torch.Tensor}:
             arrays = [part.numpy() for part in column]
         else:
             arrays = [part.numpy() if type(part) is torch.Tensor else _array(path, row, part) for row, part in enumerate(column)]
-            arrays = _empty_as_the_others(column, arrays)
+            arrays = _empty_as_the_others(column, arrays) if list in types else arrays
         kinds = set(map(attrgetter("dtype"), arrays))
         if len(kinds) > 1:
             kinds = {array.dtype for array in arrays if array.size} or {arrays[0].dtype}  # what is empty has no kind of its own
@@ -99,6 +99,8 @@ def _numpy_dtype(dtype: torch.dtype) -> Any:
 def _tensor(path: str, row: int, part: Any) -> torch.Tensor:
     """Lists become what torch.tensor makes of them."""
     if isinstance(part, torch.Tensor):
+        if not is_array(part):
+            raise bad_row(row, f"{called(path)} is {_kind(part)}, but in the batch's first sample an array")
         return part
     try:
         if isinstance(part, np.ndarray):  # a copy is writable, of this machine's byte order, and forwards

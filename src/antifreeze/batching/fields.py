@@ -27,6 +27,8 @@ from antifreeze.errors import BadSample, OptionError
 from antifreeze.signals import came_from_signal
 from antifreeze.torch_private import default_collate
 
+_NUMBERS = (int, float, Number, np.bool_, type(None))
+
 ArrayField = Callable[[str, list[Any]], Any]
 """Makes one tensor of a field's arrays, one of each sample."""
 
@@ -63,12 +65,19 @@ def is_array(part: Any) -> bool:
     return part.ndim > 0 if isinstance(part, np.ndarray) else isinstance(part, list) and _has_numbers(part)
 
 
+def begins_as_array(part: Any) -> bool:
+    """Without a look at every number: for the rows below one that is an array."""
+    while isinstance(part, list) and part and isinstance(part[0], list):
+        part = part[0]
+    return not part or isinstance(part[0], _NUMBERS) if isinstance(part, list) else is_array(part)
+
+
 def _has_numbers(part: list[Any]) -> bool:
     """And nothing else, but None, which is nobody's field: a list with it is no array of numbers either, and refused as such."""
     kinds = set(map(type, part))
     if kinds == {list}:
         return all(map(_has_numbers, part))
-    return kinds != {type(None)} and all(issubclass(kind, (Number, np.bool_, type(None))) for kind in kinds)
+    return kinds != {type(None)} and all(issubclass(kind, _NUMBERS) for kind in kinds)
 
 
 def _is_sequence(part: Any) -> bool:
