@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antifreeze import BadSample, BatchesByLength, OptionError, StreamByLength
+from antifreeze.plan.map_plan import MapPlan, Quarantine
 
 LENGTHS = np.random.default_rng(0).integers(1, 500, 3000)
 some_lengths = st.lists(st.integers(0, 300), max_size=80)
@@ -153,6 +154,16 @@ def test_who_stands_in_is_no_longer_than_the_class_of_the_bad_one(lengths: list[
         others = sampler.stand_ins(index).tolist()
         assert set(others) <= set(comes) - {index} and all(lengths[other] <= lengths[index] * 17 / 16 + 8 for other in others)
         assert others or not any(lengths[other] <= lengths[index] for other in comes if other != index)
+
+
+def test_ranks_keep_to_max_tokens_where_a_quarantined_sample_is_replaced() -> None:
+    lengths = np.append(np.arange(1, 40).repeat(5), [4000] * 50)
+    listed = set(range(0, 195, 3))
+    sampler = BatchesByLength(lengths, max_tokens=100, too_long="skip", shuffle=True)
+    plan = MapPlan(sampler, True, quarantine=Quarantine(frozenset(map(repr, listed)), samples=len(lengths)))
+    batches = [planned.indices for planned in iter(plan.draw, None)]
+    assert len(batches) == len(sampler) and not listed.intersection(flat(batches))
+    assert max(lengths[batch].max() * len(batch) for batch in batches) <= 100
 
 
 @pytest.mark.parametrize("lengths", [[], torch.tensor([3, 1, 2]), np.array([3, 1, 2], dtype=np.uint8), (3, 1, 2), range(1, 4)])

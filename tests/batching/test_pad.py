@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from collections.abc import Iterator, MutableMapping
 from types import MappingProxyType
 from typing import Any
 
@@ -92,6 +93,34 @@ class Encoding(UserDict[str, Any]):
     """As a tokenizer gives it: a mapping that is no dict, and has more than its keys."""
 
     of = "nobody"
+
+
+class Cells(MutableMapping[str, Any]):
+    """Whose copy has the same cells."""
+
+    def __init__(self, cells: dict[str, Any]) -> None:
+        self.cells = cells
+
+    def __getitem__(self, key: str) -> Any:
+        return self.cells[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.cells[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.cells[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.cells)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+
+def test_no_mapping_is_written_to() -> None:
+    sample = Cells({"ids": [1]})
+    batch = Pad({"ids": 0}, mask="mask")([sample, Cells({"ids": [1, 2]})])
+    assert type(batch) is Cells and sample.cells == {"ids": [1]} and list(batch) == ["ids", "mask"]
 
 
 def test_mappings_stay_what_they_are_and_take_what_is_added() -> None:

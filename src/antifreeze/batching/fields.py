@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import copy
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from numbers import Number
 from typing import Any
@@ -183,7 +184,7 @@ def _by_place(samples: list[Any], path: str) -> list[tuple[int, list[Any]]]:
 
 def _like(container: Any, parts: dict[Any, Any]) -> Any:
     try:
-        if not isinstance(container, MutableMapping):
+        if not isinstance(container, (dict, UserDict)):  # the copy of another one may write into the sample itself
             return type(container)(parts)
         like = copy.copy(container)  # it may have more than its keys: a default, an encoding
         like.update(parts)
