@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache, reduce
 from operator import attrgetter
 from typing import Any
@@ -13,7 +14,7 @@ from antifreeze.batching.fields import bad_row, begins_as_array, called, is_arra
 from antifreeze.errors import BadSample
 
 
-def same_kind(path: str, column: list[Any]) -> tuple[list[Any], torch.dtype]:
+def same_kind(path: str, column: Sequence[Any]) -> tuple[list[Any], torch.dtype]:
     """All of them as numpy arrays where that costs nothing, else as tensors; and the dtype of the result."""
     types = set(map(type, column))
     for row, part in enumerate(() if types <= {torch.Tensor, np.ndarray} else column):
@@ -48,7 +49,7 @@ def refuse_other_shapes(path: str, parts: list[Any], maker: Any) -> None:
         )
 
 
-def _empty_as_the_others(column: list[Any], arrays: list[Any]) -> list[Any]:
+def _empty_as_the_others(column: Sequence[Any], arrays: list[Any]) -> list[Any]:
     """An empty list has no shape of its own: there are no boxes, but boxes have four numbers."""
     empty = [type(part) is list and not part for part in column]
     like = next((array for array, is_empty in zip(arrays, empty, strict=True) if not is_empty), None)

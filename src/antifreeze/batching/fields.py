@@ -30,11 +30,11 @@ from antifreeze.torch_private import default_collate
 
 _NUMBERS = (int, float, Number, np.bool_, type(None))
 
-ArrayField = Callable[[str, list[Any]], Any]
+ArrayField = Callable[[str, Sequence[Any]], Any]
 """Makes one tensor of a field's arrays, one of each sample."""
 
 
-def collate_fields(samples: list[Any], array_field: ArrayField, path: str = "") -> Any:
+def collate_fields(samples: Sequence[Any], array_field: ArrayField, path: str = "") -> Any:
     first = samples[0]
     if is_array(first):
         return array_field(path, samples)
@@ -85,7 +85,7 @@ def _is_sequence(part: Any) -> bool:
     return isinstance(part, Sequence) and not isinstance(part, (str, bytes))
 
 
-def _collated(parts: list[Any], path: str) -> Any:
+def _collated(parts: Any, path: str) -> Any:
     """As torch does it. Where it does not, the first that it does not take beside the batch's first is to blame."""
     try:
         return default_collate(parts)
@@ -119,7 +119,7 @@ def called(path: str) -> str:
     return f"field {path!r}" if path else "the sample"
 
 
-def refuse_unknown(maker: Any, names: Iterable[str], samples: list[Any]) -> None:
+def refuse_unknown(maker: Any, names: Iterable[str], samples: Sequence[Any]) -> None:
     """Fields that the user named: where no sample has them, none is to blame."""
     unknown = set(names).difference(_names(samples[0]))
     if any(unknown & _names(sample) for sample in samples[1:] if unknown):
@@ -161,7 +161,7 @@ def _inner(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _by_key(samples: list[Any], path: str) -> list[tuple[Any, list[Any]]]:
+def _by_key(samples: Sequence[Any], path: str) -> list[tuple[Any, list[Any]]]:
     keys = samples[0].keys()
     for row, sample in enumerate(samples):
         if not isinstance(sample, Mapping) or sample.keys() != keys:
@@ -173,13 +173,13 @@ def _keys(sample: Any) -> str:
     return f"the keys {list(sample)}" if isinstance(sample, Mapping) else f"no keys: it is of type {type(sample).__name__}"
 
 
-def _by_place(samples: list[Any], path: str) -> list[tuple[int, list[Any]]]:
+def _by_place(samples: Sequence[Any], path: str) -> list[tuple[int, Sequence[Any]]]:
     places = len(samples[0])
     for row, sample in enumerate(samples):
         if not _is_sequence(sample) or len(sample) != places:
             has = f"{len(sample)} parts" if _is_sequence(sample) else f"no parts: it is of type {type(sample).__name__}"
             raise bad_row(row, f"{called(path)} has {has}, but in the batch's first sample it has {places}")
-    return [(at, [sample[at] for sample in samples]) for at in range(places)]
+    return list(enumerate(zip(*samples, strict=True)))
 
 
 def _like(container: Any, parts: dict[Any, Any]) -> Any:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ class Join:
     def __call__(self, samples: list[Any]) -> Any:
         joined: dict[str, list[int]] = {}
 
-        def field(path: str, column: list[Any]) -> Any:
+        def field(path: str, column: Sequence[Any]) -> Any:
             parts, dtype = same_kind(path, column)
             if self.fields and path not in self.fields:
                 refuse_other_shapes(path, parts, self)

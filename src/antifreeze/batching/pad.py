@@ -116,7 +116,7 @@ class _Padding:
 
     # --- one field ---
 
-    def _field(self, path: str, column: list[Any]) -> torch.Tensor:
+    def _field(self, path: str, column: Sequence[Any]) -> torch.Tensor:
         pad = self._pad
         if pad.values is None and path and pad.speaks_of_a_field:
             raise OptionError(
