@@ -43,7 +43,10 @@ def lengths_of(
         raise OptionError("lengths_of: an iterable data set cannot be measured beforehand; StreamByLength makes batches of it as it comes")
     refused = [name for name in _NOT_CHOSEN if name in options]
     if refused:
-        raise OptionError(f"lengths_of: {', '.join(refused)} cannot be chosen: every sample is measured once, in the order of the data set")
+        raise OptionError(
+            f"lengths_of: {', '.join(refused)} cannot be chosen: every sample is measured once, in the order of the data set\n"
+            "  what to do: leave it out; a sample that is bad must not be in the data set (torch.utils.data.Subset), or has no length"
+        )
     measure = partial(_measured, length=length)
     found: list[Any] = []
     began_s = told_s = time.monotonic()

@@ -252,6 +252,8 @@ def test_what_does_not_fit_is_named_by_its_row(pad: Any, samples: list[Any], row
         (lambda: Pad(float("nan"))([[1]]), "nan cannot be filled"),
         (lambda: Pad(2)([[True]]), "whose samples are bool"),
         (lambda: Join("a")([{"b": [1]}, {"b": [1, 2]}]), "names 'a'; arrays of the samples are 'b'"),
+        (lambda: Pad({"a.b": 0})([{"a.b": [1], "a": {"b": [1, 2]}}]), "names 'a.b', but samples have two arrays of that name"),
+        (lambda: Join(0)([{0: [1], "0": [1, 2]}]), "names '0', but samples have two arrays"),
         (lambda: Pad(dim=()), "names no dimension"),
         (lambda: Pad(dim="0"), "dim is a whole number, not '0'"),  # type: ignore[arg-type]
         (lambda: Pad(dim=(0, -1), mask=True)([[1]]), "dim=(0, -1) names a dimension twice, as the sample has 1"),

@@ -120,18 +120,19 @@ def called(path: str) -> str:
 
 
 def refuse_unknown(maker: Any, names: Iterable[str], samples: Sequence[Any]) -> None:
-    """Fields that the user named: where no sample has them, none is to blame."""
-    unknown = set(names).difference(_names(samples[0]))
-    if any(unknown & _names(sample) for sample in samples[1:] if unknown):
-        raise bad_row(
-            0, f"the sample has no array {listed(unknown)}, as others of its batch have; its arrays are {listed(_names(samples[0]))}"
-        )
+    """Fields that the user named: where no sample has them, or one name is two fields', none is to blame."""
+    found = _names(samples[0])
+    unknown, twice = set(names).difference(found), {name for name in names if found.count(name) > 1}
+    if any(unknown.intersection(_names(sample)) for sample in samples[1:] if unknown):
+        raise bad_row(0, f"the sample has no array {listed(unknown)}, as others of its batch have; its arrays are {listed(found)}")
     if unknown:
-        raise OptionError(f"{maker} names {listed(unknown)}; arrays of the samples are {listed(_names(samples[0]))}")
+        raise OptionError(f"{maker} names {listed(unknown)}; arrays of the samples are {listed(found)}")
+    if twice:
+        raise OptionError(f"{maker} names {listed(twice)}, but samples have two arrays of that name: keys with dots, or a number as text")
 
 
-def _names(sample: Any) -> set[str]:
-    return {path for path, _ in arrays_of(sample)}
+def _names(sample: Any) -> list[str]:
+    return [path for path, _ in arrays_of(sample)]
 
 
 def listed(paths: Iterable[str]) -> str:
