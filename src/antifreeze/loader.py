@@ -322,7 +322,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             sampler.load_state_dict(state_dict["sampler_state_at_end"])
         if state_dict["sampler_epoch"] is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(state_dict["sampler_epoch"])
-            self._traps.resumes_in(state_dict["sampler_epoch"])
+            self._traps.resumes_in(sampler, state_dict["sampler_epoch"], state_dict["finished"])
 
     def _resume_states(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """(what the next iteration goes on from, whose seeds it uses): a finished epoch only hands on the seeds that

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antifreeze import BadSample, BatchesByLength, OptionError, StreamByLength
+from antifreeze.plan.map_plan import MapPlan, Quarantine
 
 LENGTHS = np.random.default_rng(0).integers(1, 500, 3000)
 some_lengths = st.lists(st.integers(0, 300), max_size=80)
@@ -124,6 +125,47 @@ def test_what_is_too_long() -> None:
     assert sorted(flat(list(skipping))) == [0, 2] and len(skipping) == 1
 
 
+def test_what_is_too_long_once_it_is_rounded_up_is_told_so() -> None:
+    with pytest.raises(OptionError, match=r"longer than max_tokens=10 when rounded up to multiple_of=8: 0 \(9\)"):
+        BatchesByLength([9], max_tokens=10, multiple_of=8)
+    with pytest.raises(BadSample, match="when rounded up to multiple_of=8"):
+        list(StreamByLength([[0] * 9], max_tokens=10, multiple_of=8))
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_samples_of_no_length_make_no_batch_without_end(padded: bool) -> None:
+    assert max(map(len, BatchesByLength([0] * 1000, max_tokens=10, padded=padded))) == 10
+    assert max(map(len, StreamByLength([[]] * 1000, max_tokens=10, padded=padded))) == 10
+
+
+def test_numbers_may_be_numpys_or_beyond_all_bounds() -> None:
+    sampler = BatchesByLength(LENGTHS, max_tokens=LENGTHS.max() * 4, shuffle=True, seed=np.int64(3), multiple_of=np.int32(8))
+    sampler.set_epoch(torch.tensor(2))  # type: ignore[arg-type]
+    assert sorted(flat(list(sampler))) == list(range(3000)) and sampler.epoch == 2
+    assert [sorted(batch) for batch in BatchesByLength([3, 1, 2], 10**30, max_tokens=10**30)] == [[0, 1, 2]]
+    assert [len(batch) for batch in StreamByLength([[1]] * 9, np.int64(3))] == [3, 3, 3]
+
+
+@given(some_lengths.filter(bool), st.sampled_from([1, 8]), st.booleans())
+def test_who_stands_in_is_no_longer_than_the_class_of_the_bad_one(lengths: list[int], multiple_of: int, padded: bool) -> None:
+    sampler = BatchesByLength(lengths, max_tokens=100, multiple_of=multiple_of, padded=padded, too_long="skip")
+    comes = flat(list(sampler))
+    for index in comes:
+        others = sampler.stand_ins(index).tolist()
+        assert set(others) <= set(comes) - {index} and all(lengths[other] <= lengths[index] * 17 / 16 + 8 for other in others)
+        assert others or not any(lengths[other] <= lengths[index] for other in comes if other != index)
+
+
+def test_ranks_keep_to_max_tokens_where_a_quarantined_sample_is_replaced() -> None:
+    lengths = np.append(np.arange(1, 40).repeat(5), [4000] * 50)
+    listed = set(range(0, 195, 3))
+    sampler = BatchesByLength(lengths, max_tokens=100, too_long="skip", shuffle=True)
+    plan = MapPlan(sampler, True, quarantine=Quarantine(frozenset(map(repr, listed)), samples=len(lengths)))
+    batches = [planned.indices for planned in iter(plan.draw, None)]
+    assert len(batches) == len(sampler) and not listed.intersection(flat(batches))
+    assert max(lengths[batch].max() * len(batch) for batch in batches) <= 100
+
+
 @pytest.mark.parametrize("lengths", [[], torch.tensor([3, 1, 2]), np.array([3, 1, 2], dtype=np.uint8), (3, 1, 2), range(1, 4)])
 def test_lengths_of_any_kind(lengths: Any) -> None:
     sampler = BatchesByLength(lengths, 2)
@@ -142,6 +184,12 @@ def test_lengths_of_any_kind(lengths: Any) -> None:
         (([0.5], 1), {}, "not float64[1]"),
         (([[1]], 1), {}, "not int64[1, 1]"),
         (([1, -3], 1), {}, "sample 1 has the length -3"),
+        ((np.array([1, 2**63 + 5], dtype=np.uint64), 1), {}, "sample 1 has the length 9,223,372,036,854,775,813"),
+        (([1, 2**63 - 1], 1), {}, "sample 1 has the length 9,223"),
+        (([[1], [1, 2]], 1), {}, "one for each sample"),
+        (([1], True), {}, "batch_size is a whole number"),
+        (([1], 1), {"seed": None}, "seed is a whole number, not None"),
+        (([1], 1), {"num_replicas": 2.0}, "num_replicas is a whole number"),
     ],
 )
 def test_what_cannot_be_asked_for(arguments: Any, options: dict[str, Any], words: str) -> None:
@@ -156,6 +204,12 @@ def test_a_sampler_is_pickled_and_its_copy_goes_on_by_itself() -> None:
     copied = pickle.loads(pickle.dumps(sampler))
     following = sampler.of_next_epoch()
     assert list(copied) == list(sampler) == list(following) != first
+
+
+def test_nobody_takes_all_batches_but_the_last_for_full() -> None:
+    sampler = BatchesByLength(LENGTHS[:103], 10, shuffle=True)
+    assert getattr(sampler, "batch_size", None) is None  # what accelerate asks: else it drops every step with a short batch in it
+    assert any(len(batch) == 3 for epoch in range(9) for batch in epoch_of(sampler, epoch)[:-1])
 
 
 def test_a_million_samples_take_no_time_to_speak_of() -> None:
@@ -195,6 +249,55 @@ def test_how_a_samples_length_is_told() -> None:
         list(StreamByLength(stream, 2, length="id"))
     with pytest.raises(OptionError, match="no array"):
         list(StreamByLength([1, 2], 2))
+
+
+class Patchy:
+    """An iterator that goes on after what it raises."""
+
+    def __init__(self, raises: bool) -> None:
+        self.left = [[1], [2, 2], ValueError("cut off") if raises else ["no", "numbers"], [3, 3, 3], [4]]
+
+    def __iter__(self) -> Patchy:
+        return self
+
+    def __next__(self) -> Any:
+        if not self.left:
+            raise StopIteration
+        sample = self.left.pop(0)
+        if isinstance(sample, ValueError):
+            raise sample
+        return sample
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_sample_that_raises_or_has_no_length_is_lost_alone(raises: bool) -> None:
+    batches = iter(StreamByLength(Patchy(raises), 2, shuffle=False))
+    with pytest.raises(ValueError, match="cut off" if raises else "a length cannot be told"):
+        next(batches)
+    assert list(batches) == [[[2, 2], [3, 3, 3]], [[1], [4]]]
+
+
+def test_a_generator_that_raised_is_over_and_what_it_gave_comes_first() -> None:
+    def stream() -> Any:
+        yield [1]
+        yield [2]
+        raise ValueError("cut off")
+
+    batches = iter(StreamByLength(stream(), 2))
+    assert next(batches) == [[1], [2]]
+    with pytest.raises(ValueError, match="cut off"):
+        next(batches)
+    assert list(batches) == []
+
+
+def test_a_length_is_a_whole_number() -> None:
+    with pytest.raises(OptionError, match=r"length=: what it gives is a whole number, not 2.7"):
+        list(StreamByLength([[1]], 2, length=lambda sample: 2.7))  # type: ignore[arg-type, return-value]
+
+
+def test_what_else_a_sample_has_does_not_matter_for_its_length() -> None:
+    stream = [{"text": None, "picture": object(), "ids": [1] * length} for length in (3, 1)]
+    assert list(StreamByLength(stream, 2)) == list(StreamByLength(stream, 2, length="ids")) == [stream[::-1]]
 
 
 def test_what_is_too_long_in_a_stream() -> None:

@@ -11,23 +11,28 @@
 4. Ranks get as many batches each, and in one step batches of about one length, so that none waits for another. What is left over is
    filled up with batches of the same epoch, or left out (`drop_last`).
 5. Every sample comes once in an epoch, but for: those longer than `max_tokens` (`too_long`), rule 4, and `drop_last`.
+6. What takes the place of a bad sample (`on_bad_sample="replace"`) is no longer than its class, so that rule 2 still holds.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sized
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
+from antifreeze.batching.checked import MOST, whole_number
 from antifreeze.errors import OptionError
 
 TOO_LONG = ("error", "alone", "skip")
 
 _FINENESS = 16
 """Classes in each doubling of the length: a batch of one class is filled up by 3 % on average."""
+_STAND_INS = 64
 
 
 class BatchesByLength(Sampler[list[int]]):
@@ -61,24 +66,17 @@ class BatchesByLength(Sampler[list[int]]):
         rank: int | None = None,
     ) -> None:
         self.lengths = _as_lengths(lengths)
-        self.batch_size, self.max_tokens, self.padded, self.multiple_of = batch_size, max_tokens, padded, multiple_of
-        self.shuffle, self.drop_last, self.too_long, self.seed = shuffle, drop_last, too_long, seed
+        # not self.batch_size: whoever finds that in a batch sampler (accelerate) takes all batches but the last for full, and drops others
+        self.most_samples, self.max_tokens = limits("BatchesByLength", batch_size, max_tokens, too_long)
+        self.multiple_of = whole_number("BatchesByLength", "multiple_of", multiple_of)
+        self.padded, self.shuffle, self.drop_last, self.too_long = padded, shuffle, drop_last, too_long
+        self.seed = whole_number("BatchesByLength", "seed", seed, least=None)
         self.num_replicas, self.rank = _place(num_replicas, rank)
         self.epoch = 0
         self._is_begun = False
-        self._check()
-        self._classes = _classes(self.lengths, multiple_of)
+        self._classes = _classes(self.lengths, self.multiple_of)
         self._members = self._who_comes()
         self._cuts = self._cut()
-
-    def _check(self) -> None:
-        if self.batch_size is None and self.max_tokens is None:
-            raise OptionError("BatchesByLength: give batch_size=, max_tokens=, or both")
-        for name, number in (("batch_size", self.batch_size), ("max_tokens", self.max_tokens), ("multiple_of", self.multiple_of)):
-            if number is not None and (type(number) is not int or number < 1):
-                raise OptionError(f"BatchesByLength: {name} is a whole number from 1 on, not {number!r}")
-        if self.too_long not in TOO_LONG:
-            raise OptionError(f"BatchesByLength: too_long is one of {', '.join(TOO_LONG)}, not {self.too_long!r}")
 
     def __repr__(self) -> str:
         share = "" if self.num_replicas == 1 else f", rank {self.rank} of {self.num_replicas}"
@@ -91,13 +89,17 @@ class BatchesByLength(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         self.ready_epoch()  # when the first batch is drawn: torch asks for iterators that it never uses
-        self._is_begun = True
+        self.end_epoch()
         order, ranges = self._order(self.epoch)
         for begin, end in ranges:
             yield order[begin:end].tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        self.epoch, self._is_begun = epoch, False
+        self.epoch, self._is_begun = whole_number("BatchesByLength", "epoch", epoch, least=None), False
+
+    def end_epoch(self) -> None:
+        """Nobody begins it again: whoever has begun it has its order."""
+        self._is_begun = True
 
     def ready_epoch(self) -> None:
         """The epoch that was begun is over, also where nobody says so."""
@@ -111,10 +113,20 @@ class BatchesByLength(Sampler[list[int]]):
         following.ready_epoch()
         return following
 
+    def stand_ins(self, index: int) -> Any:
+        """Those that may take the place of a bad sample: of its class or, where they are few, a shorter one."""
+        end = bisect_right(self._sorted, self._classes[index], key=self._classes.__getitem__)
+        some = self._sorted[max(0, end - _STAND_INS) : end]
+        return some[some != index]
+
+    @cached_property
+    def _sorted(self) -> Any:
+        return self._in_order(self._members)
+
     @property
     def padding(self) -> float:
         """The part of all batches that is filling, if each is padded to its longest sample (and to `multiple_of`)."""
-        cuts, sorted_lengths = self._cuts, self.lengths[self._in_order(self._members)]
+        cuts, sorted_lengths = self._cuts, self.lengths[self._sorted]
         if len(cuts) < 2:
             return 0.0
         longest = padded_to(np.maximum.reduceat(sorted_lengths, cuts[:-1]), self.multiple_of)
@@ -128,7 +140,7 @@ class BatchesByLength(Sampler[list[int]]):
 
     def _order(self, epoch: int) -> tuple[Any, Any]:
         """Indices, and where in them each batch of this rank begins and ends."""
-        random = np.random.default_rng([self.seed % (1 << 64), epoch]) if self.shuffle else None
+        random = np.random.default_rng([self.seed % (1 << 64), epoch % (1 << 64)]) if self.shuffle else None
         members = self._members if random is None else random.permutation(self._members)
         if self.drop_last and self.max_tokens is None:
             members = members[: self._cuts[-1]]  # by chance, not by length; without a shuffle the last ones
@@ -159,15 +171,17 @@ class BatchesByLength(Sampler[list[int]]):
         fits = padded_to(self.lengths, self.multiple_of if self.padded else 1) <= self.max_tokens
         if self.too_long == "error" and not fits.all():
             some = ", ".join(f"{index} ({self.lengths[index]:,})" for index in np.flatnonzero(~fits)[:5])
+            rounded = f" when rounded up to multiple_of={self.multiple_of}" if self.padded and self.multiple_of > 1 else ""
             raise OptionError(
-                f"BatchesByLength: {(~fits).sum():,} of {len(fits):,} samples are longer than max_tokens={self.max_tokens:,}: {some}\n"
+                f"BatchesByLength: {(~fits).sum():,} of {len(fits):,} samples are longer than max_tokens={self.max_tokens:,}{rounded}: "
+                f"{some}\n"
                 '  what to do: a larger max_tokens, or too_long="alone" (a batch for each) or "skip" (they are never loaded)'
             )
         return everybody[fits]
 
     def _cut(self) -> Any:
         """Where batches begin in the sorted order, and the end of the last one."""
-        count, size = len(self._members), self.batch_size
+        count, size = len(self._members), self.most_samples
         if self.max_tokens is None:
             assert size is not None
             return np.append(
@@ -181,9 +195,21 @@ class BatchesByLength(Sampler[list[int]]):
         return np.minimum(self._classes, max(int(self.max_tokens or 0), 1)) if self.padded else self._classes
 
 
+def limits(maker: str, batch_size: Any, max_tokens: Any, too_long: str) -> tuple[int | None, int | None]:
+    """Checked."""
+    if batch_size is None and max_tokens is None:
+        raise OptionError(f"{maker}: give batch_size=, max_tokens=, or both")
+    if too_long not in TOO_LONG:
+        raise OptionError(f"{maker}: too_long is one of {', '.join(TOO_LONG)}, not {too_long!r}")
+    return (
+        None if batch_size is None else whole_number(maker, "batch_size", batch_size),
+        None if max_tokens is None else whole_number(maker, "max_tokens", max_tokens),
+    )
+
+
 def cuts_by_tokens(sizes: Any, most: int, most_samples: int, padded: bool) -> list[int]:
-    """`sizes` are sorted. A batch takes samples as long as they fit."""
-    cuts, begin = [0], 0
+    """`sizes` are sorted. A batch takes samples as long as they fit; one without a token counts as one, for no batch is without end."""
+    cuts, begin, sizes = [0], 0, np.maximum(sizes, 1)
     sums = None if padded else np.append(0, np.cumsum(sizes))
     while begin < len(sizes):
         end = min(begin + most_samples, len(sizes))
@@ -214,13 +240,17 @@ def padded_to(lengths: Any, multiple_of: int) -> Any:
 def _as_lengths(lengths: Any) -> Any:
     if not isinstance(lengths, (Sized, torch.Tensor)):
         raise OptionError(f"BatchesByLength: lengths is a list or array of whole numbers, not {type(lengths).__name__}")
-    found = np.asarray(lengths)
+    try:
+        found = np.asarray(lengths)
+    except (RuntimeError, TypeError, ValueError) as error:  # a tensor elsewhere, lists within lists
+        raise OptionError(f"BatchesByLength: lengths is a list or array of whole numbers, one for each sample: {error}") from error
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise OptionError(
             f"BatchesByLength: lengths is a list or array of whole numbers, one for each sample, not {found.dtype}{list(found.shape)}"
         )
-    if found.size and found.min() < 0:
-        raise OptionError(f"BatchesByLength: sample {int(found.argmin())} has the length {found.min()}")
+    odd = next((at for at in (found.argmin(), found.argmax()) if not 0 <= found[at] <= MOST), None) if found.size else None
+    if odd is not None:
+        raise OptionError(f"BatchesByLength: sample {odd} has the length {found[odd]:,}")
     return found.astype(np.int64)
 
 
@@ -230,6 +260,7 @@ def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
         num_replicas = torch.distributed.get_world_size() if ready else 1
     if rank is None:
         rank = torch.distributed.get_rank() if ready else 0
-    if num_replicas < 1 or not 0 <= rank < num_replicas:
+    num_replicas, rank = whole_number("BatchesByLength", "num_replicas", num_replicas), whole_number("BatchesByLength", "rank", rank, 0)
+    if not 0 <= rank < num_replicas:
         raise OptionError(f"BatchesByLength: rank {rank} of num_replicas={num_replicas} cannot be: ranks count from 0")
     return num_replicas, rank

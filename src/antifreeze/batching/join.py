@@ -9,15 +9,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from antifreeze.batching.arrays import same_kind
-from antifreeze.batching.fields import bad_row, called, collate_fields, with_parts
+from antifreeze.batching.arrays import refuse_other_shapes, same_kind
+from antifreeze.batching.fields import bad_row, called, collate_fields, refuse_unknown, with_parts
 from antifreeze.errors import OptionError
-from antifreeze.torch_private import default_collate
 
 
 class Join:
@@ -38,18 +38,19 @@ class Join:
     def __call__(self, samples: list[Any]) -> Any:
         joined: dict[str, list[int]] = {}
 
-        def field(path: str, column: list[Any]) -> Any:
+        def field(path: str, column: Sequence[Any]) -> Any:
             parts, dtype = same_kind(path, column)
             if self.fields and path not in self.fields:
-                return default_collate(parts)
+                refuse_other_shapes(path, parts, self)
+                return _behind_each_other([part[None] for part in parts], dtype)
             self._check_rest(path, parts)
             joined[path] = list(map(len, parts))
             return _behind_each_other(parts, dtype)
 
+        refuse_unknown(self, self.fields, samples)
         batch = collate_fields(samples, field)
-        missing = set(self.fields) - joined.keys()
-        if missing or not joined:
-            raise OptionError(f"{self} joins {', '.join(sorted(missing)) or 'arrays'}, which the samples have not")
+        if not joined:
+            raise OptionError(f"{self} joins arrays, which the samples have not")
         return self._with(batch, self._one_length(joined))
 
     def _check_rest(self, path: str, parts: list[Any]) -> None:

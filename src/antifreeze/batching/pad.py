@@ -13,16 +13,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 
-from antifreeze.batching.arrays import same_kind
-from antifreeze.batching.fields import bad_row, called, collate_fields, with_parts
-from antifreeze.errors import BadSample, OptionError
+from antifreeze.batching.arrays import refuse_other_shapes, same_kind
+from antifreeze.batching.checked import whole_number
+from antifreeze.batching.fields import arrays_of, bad_row, called, collate_fields, listed, refuse_unknown, with_parts
+from antifreeze.errors import OptionError
 
 Value = int | float | bool
 
@@ -43,7 +45,7 @@ class Pad:
         self,
         value: Value | Mapping[Any, Value] = 0,
         *,
-        dim: int | tuple[int, ...] = 0,
+        dim: int | Sequence[int] = 0,
         multiple_of: int = 1,
         length: int | None = None,
         truncate: bool = False,
@@ -51,24 +53,22 @@ class Pad:
         lengths: str | bool = False,
         mask: str | bool = False,
     ) -> None:
-        self.values = {str(field): filling for field, filling in value.items()} if isinstance(value, Mapping) else None
-        self.value = 0 if isinstance(value, Mapping) else value
-        self.dims = (dim,) if isinstance(dim, int) else tuple(dim)
-        self.multiple_of, self.length, self.truncate, self.side = multiple_of, length, truncate, side
-        self.lengths, self.mask = lengths, mask
+        self.values = {str(field): _filling(each) for field, each in value.items()} if isinstance(value, Mapping) else None
+        self.value = 0 if isinstance(value, Mapping) else _filling(value)
+        dims = tuple(dim) if isinstance(dim, (tuple, list)) else (dim,)
+        self.dims = tuple(whole_number("Pad", "dim", each, least=None) for each in dims)
+        self.multiple_of = whole_number("Pad", "multiple_of", multiple_of)
+        self.length = None if length is None else whole_number("Pad", "length", length)
+        self.truncate, self.side, self.lengths, self.mask = truncate, side, lengths, mask
         self._check()
 
     def _check(self) -> None:
-        for filling in [self.value] if self.values is None else self.values.values():
-            if not isinstance(filling, (int, float)):
-                raise OptionError(f"Pad: value is a number, or a mapping from fields to numbers, not {filling!r}")
+        if not self.dims:
+            raise OptionError("Pad: dim=() names no dimension")
         if self.values is not None and not self.values:
             raise OptionError("Pad: value={} names no field; leave it out to pad every field that needs it")
         if self.side not in ("right", "left"):
             raise OptionError(f'Pad: side is "right" or "left", not {self.side!r}')
-        for name, number in (("multiple_of", self.multiple_of), ("length", 1 if self.length is None else self.length)):
-            if type(number) is not int or number < 1:
-                raise OptionError(f"Pad: {name} is a whole number from 1 on, not {number!r}")
         if self.length is not None and self.length % self.multiple_of:
             raise OptionError(f"Pad: length={self.length} is no multiple of multiple_of={self.multiple_of}")
         if self.truncate and self.length is None:
@@ -91,29 +91,19 @@ class _Padding:
     def __init__(self, pad: Pad, samples: list[Any]) -> None:
         self._pad = pad
         self._samples = samples
-        self._seen: set[str] = set()
         self._sizes: list[list[int]] = []  # of the first named field, in each of the dimensions `dim`, as they were
         self._padded: tuple[int, ...] = ()
 
     def batch(self) -> Any:
         pad = self._pad
-        try:
-            batch = collate_fields(self._samples, self._field)
-        except BadSample:
-            self._refuse_unknown_names(_array_paths(self._samples[0]))  # then no sample is to blame
-            raise
-        self._refuse_unknown_names(self._seen)
+        refuse_unknown(pad, pad.values or (), self._samples)
+        batch = collate_fields(self._samples, self._field)
         parts: list[tuple[str | bool, torch.Tensor]] = []
         if pad.lengths:
             parts.append((pad.lengths, torch.tensor(self._sizes).T.contiguous() if len(pad.dims) > 1 else torch.tensor(self._sizes[0])))
         if pad.mask:
             parts.append((pad.mask, self._mask()))
         return with_parts(pad, batch, parts)
-
-    def _refuse_unknown_names(self, found: Iterable[str]) -> None:
-        unknown = set(self._pad.values or ()).difference(found)
-        if unknown:
-            raise OptionError(f"{self._pad} names {_listed(unknown)}; arrays of the samples are {_listed(found)}")
 
     def _mask(self) -> torch.Tensor:
         mask: Any = True
@@ -125,21 +115,20 @@ class _Padding:
 
     # --- one field ---
 
-    def _field(self, path: str, column: list[Any]) -> torch.Tensor:
-        self._seen.add(path)
+    def _field(self, path: str, column: Sequence[Any]) -> torch.Tensor:
         pad = self._pad
         if pad.values is None and path and pad.speaks_of_a_field:
             raise OptionError(
                 "Pad: multiple_of, length, lengths and mask must be told which fields they are for: one whose samples happen to be equally "
                 f"long in a batch could not be told from one that never changes; Pad({{{path!r}: {pad.value}}}, …). Arrays of the "
-                f"samples are {_listed(_array_paths(self._samples[0]))}"
+                f"samples are {listed(path for path, _ in arrays_of(self._samples[0]))}"
             )
         parts, dtype = same_kind(path, column)
         named = path in pad.values if pad.values is not None else not path
         if named and pad.speaks_of_a_field:
             return self._padded_field(path, self._measured(path, parts), dtype)
         if pad.values is not None and not named:
-            self._refuse_other_shapes(path, parts)
+            refuse_other_shapes(path, parts, pad)
         return self._filled(path, parts, dtype, _largest(path, parts))
 
     def _measured(self, path: str, parts: list[Any]) -> list[Any]:
@@ -172,17 +161,10 @@ class _Padding:
         wrong = next((dim for dim in self._pad.dims if not -part.ndim <= dim < part.ndim), None)
         if wrong is not None:
             raise OptionError(f"Pad: dim={wrong}, but {called(path)} has {part.ndim} dimensions")
-        return tuple(dim % part.ndim for dim in self._pad.dims)
-
-    def _refuse_other_shapes(self, path: str, parts: list[Any]) -> None:
-        first = tuple(parts[0].shape)
-        row = next((row for row, part in enumerate(parts) if tuple(part.shape) != first), None)
-        if row is not None:
-            raise bad_row(
-                row,
-                f"{called(path)} has the shape {tuple(parts[row].shape)}, in the batch's first sample {first}, and is not among the fields "
-                f"that {self._pad} pads",
-            )
+        dims = tuple(dim % part.ndim for dim in self._pad.dims)
+        if len(set(dims)) < len(dims):
+            raise OptionError(f"Pad: dim={self._pad.dims} names a dimension twice, as {called(path)} has {part.ndim}")
+        return dims
 
     def _filled(self, path: str, parts: list[Any], dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
         pad = self._pad
@@ -198,6 +180,12 @@ class _Padding:
         else:
             _fill_blocks(rows, parts, value, pad.side == "left")
         return whole
+
+
+def _filling(value: Any) -> Value:
+    if not isinstance(value, Real):
+        raise OptionError(f"Pad: value is a number, or a mapping from fields to numbers, not {value!r}")
+    return value.item() if isinstance(value, np.generic) else value  # type: ignore[return-value]
 
 
 def _fill_lines(rows: Any, parts: list[Any], value: Value, left: bool) -> None:
@@ -238,13 +226,3 @@ def _can_hold(dtype: torch.dtype, value: Value) -> bool:
 
 def _is_tensor(part: Any) -> bool:
     return isinstance(part, torch.Tensor)
-
-
-def _array_paths(sample: Any) -> list[str]:
-    paths: list[str] = []
-    collate_fields([sample], lambda path, column: paths.append(path))
-    return paths
-
-
-def _listed(paths: Iterable[str]) -> str:
-    return ", ".join(repr(path) if path else "the sample itself" for path in sorted(paths)) or "none"

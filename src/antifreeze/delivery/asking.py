@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
+from antifreeze.delivery.position import length_of
 from antifreeze.plan.randomness import as_it_was, own_generators, snapshot
 
 _DRAW_LATER = (BatchSampler, RandomSampler, SequentialSampler)
@@ -29,6 +30,7 @@ class Asked:
     def __init__(self, loader: Any, resume: dict[str, Any] | None) -> None:
         index_sampler = loader._index_sampler
         self._sampler = sampler_within(index_sampler)
+        loader._traps.other_lengths(self._sampler, length_of(loader.dataset))
         if not resume:
             loader._traps.advance_epoch(self._sampler)
         self._generators = own_generators(loader.generator, index_sampler)

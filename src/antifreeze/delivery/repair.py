@@ -79,7 +79,7 @@ class Repair:
                 return True
         fills: dict[int, Any] = {}
         for row, choice in choices.items():
-            other = self._other_sample(flight, choice, content.position_of(row), row)
+            other = self._other_sample(flight, choice, content, row)
             if other is not None:
                 fills[row] = other
             elif choice is OnBadSample.SKIP and self._moves_up and self._drop_last:
@@ -91,7 +91,7 @@ class Repair:
     def _one_at_least(self, flight: InFlight, batch: Batch, content: Content) -> dict[int, Any]:
         """Every sample of the batch is bad; a rank that left it out would have fewer batches than the others."""
         row = min(batch.bad_rows)
-        other = self._replacement(flight, content.position_of(row), row)
+        other = self._replacement(flight, content, row)
         if other is None:
             self._skip(batch)
             raise LoadingError(
@@ -162,21 +162,23 @@ class Repair:
             self._flights.go_on()
         return False
 
-    def _other_sample(self, flight: InFlight, choice: OnBadSample, position: int, row: int) -> Any:
+    def _other_sample(self, flight: InFlight, choice: OnBadSample, content: Content, row: int) -> Any:
         """The index that takes the place of a bad one; None leaves the batch short."""
         if choice is OnBadSample.SKIP and self._world_size == 1:
             return self._next_spare(flight) if self._moves_up else None
         if choice is OnBadSample.SKIP and not self._options.keep_batches_full:
             return None
         # under DDP nothing moves up, so that every rank keeps its number of batches
-        return self._replacement(flight, position, row)
+        return self._replacement(flight, content, row)
 
-    def _replacement(self, flight: InFlight, position: int, row: int) -> Any:
-        samples, attempt = length_of(self._dataset), flight.attempts.get(row, 0)
+    def _replacement(self, flight: InFlight, content: Content, row: int) -> Any:
+        attempt = flight.attempts.get(row, 0)
         flight.attempts[row] = attempt + 1
-        if samples is None or attempt >= _REPLACEMENTS:
+        index = content.indices[row] if self._auto_collation else content.indices
+        others = self._flights.plan.stand_ins(index, length_of(self._dataset))
+        if not len(others) or attempt >= _REPLACEMENTS:
             return None
-        return replacement(self._flights.cursor.base_seed, position, attempt, samples)
+        return int(others[replacement(self._flights.cursor.base_seed, content.position_of(row), attempt, len(others))])
 
     @property
     def _moves_up(self) -> bool:

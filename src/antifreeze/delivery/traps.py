@@ -7,7 +7,8 @@
 5. Workers that may use one core only.
 6. More workers than the cgroup's quota has cores (torch itself says it where there are more than the machine has).
 7. Workers whose thread pools together are more than the cores.
-8. Without workers and batching, a data set that hands out its own storage: what the loop changes in place, it changes there.
+8. Lengths, given to BatchesByLength, that are those of another data set.
+9. Without workers and batching, a data set that hands out its own storage: what the loop changes in place, it changes there.
 """
 
 from __future__ import annotations
@@ -126,6 +127,14 @@ class Traps:
                 'numbers depends on their timing; use the global generators (seeded for each sample), or workers="process"',
             )
 
+    def other_lengths(self, sampler: Any, samples: int | None) -> None:
+        if isinstance(sampler, BatchesByLength) and samples is not None and len(sampler.lengths) != samples:
+            self.say(
+                "lengths",
+                f"BatchesByLength has the lengths of {len(sampler.lengths):,} samples, but the data set has {samples:,}: some never "
+                "come, or come as long as another one is; of a Subset they are lengths[subset.indices]",
+            )
+
     def advance_epoch(self, sampler: Any) -> None:
         """A DistributedSampler whose epoch is still the one of the last pass is given the next one; BatchesByLength is meant to count."""
         if isinstance(sampler, BatchesByLength):
@@ -137,9 +146,11 @@ class Traps:
             self.say("set_epoch", "sampler.set_epoch() was not called, so every epoch would have the same order; it was advanced for you")
         self._used_epoch = sampler.epoch
 
-    def resumes_in(self, epoch: int) -> None:
-        """A DistributedSampler's epoch that was begun by an earlier run."""
+    def resumes_in(self, sampler: Any, epoch: int, finished: bool) -> None:
+        """An epoch that was begun by an earlier run, or that is over: then the next one follows."""
         self._used_epoch = epoch
+        if finished and isinstance(sampler, BatchesByLength):
+            sampler.end_epoch()
 
     def first_of_stream(self, stream: int, content: Any) -> None:
         """`content`: the bytes of a batch that a stream delivered. Where two streams begin alike, the next batch tells whether the samples

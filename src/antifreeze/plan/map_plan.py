@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import BatchSampler
 
+from antifreeze.batching.by_length import BatchesByLength
 from antifreeze.errors import OptionError, StateMismatch
 from antifreeze.naming import shown
 from antifreeze.plan.given import taken
@@ -66,29 +67,38 @@ class Quarantine:
     listed: frozenset[str]
     samples: int | None = None
 
-    def filter(self, indices: Iterable[Any]) -> Iterator[Any]:
+    def filter(self, indices: Iterable[Any], sampler: Any = None) -> Iterator[Any]:
         for index in indices:
             if shown(index) not in self.listed:
                 yield index
             elif self.samples:
-                yield self._other(index)
+                yield self._other(index, sampler)
 
-    def filter_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def filter_batches(self, batches: Iterable[Any], sampler: Any = None) -> Iterator[Any]:
         for batch in batches:
-            kept = list(self.filter(batch))
+            kept = list(self.filter(batch, sampler))
             if kept:
                 yield kept
 
-    def _other(self, index: Any) -> int:
+    def _other(self, index: Any, sampler: Any) -> int:
         assert self.samples is not None
         first = zlib.crc32(shown(index).encode())
-        others = ((first + step) % self.samples for step in range(self.samples))
-        other = next((other for other in others if repr(other) not in self.listed), None)
-        if other is None:
-            raise OptionError(
-                f"quarantine: all {self.samples:,} samples of the data set are listed, so that no other can take the place of one"
-            )
-        return other
+        for some in (stand_ins(sampler, index, self.samples), range(self.samples)):
+            others = (int(some[(first + step) % len(some)]) for step in range(len(some)))
+            other = next((other for other in others if repr(other) not in self.listed), None)
+            if other is not None:
+                return other
+        raise OptionError(
+            f"quarantine: all {self.samples:,} samples of the data set are listed, so that no other can take the place of one"
+        )
+
+
+def stand_ins(index_sampler: Any, index: Any, samples: int | None) -> Sequence[int]:
+    """Who may take the place of a bad sample: anybody, unless the batch sampler says whom it can have there."""
+    if isinstance(index_sampler, BatchesByLength):
+        fitting: Sequence[int] = index_sampler.stand_ins(index)
+        return fitting
+    return range(samples or 0)
 
 
 class MapPlan:
@@ -142,6 +152,9 @@ class MapPlan:
         if self._randomness is None and self._moment is not None:
             self._randomness = self._moment.told()
         return self._randomness
+
+    def stand_ins(self, index: Any, samples: int | None) -> Sequence[int]:
+        return stand_ins(self._index_sampler, index, samples)
 
     def adopt(self, iterator: Iterator[Any]) -> None:
         """Before the first draw: torch's iterator has asked the sampler for this one already."""
@@ -243,7 +256,8 @@ class MapPlan:
             iterator.load_state_dict(saved)
         if self._quarantine is not None:
             whole_batches = self._auto_collation and not self.composes
-            iterator = self._quarantine.filter_batches(iterator) if whole_batches else self._quarantine.filter(iterator)
+            sampler = self._index_sampler
+            iterator = self._quarantine.filter_batches(iterator, sampler) if whole_batches else self._quarantine.filter(iterator)
         if saved is None:
             self._pass_over(iterator)
         elif self.position.ended:

@@ -6,7 +6,8 @@
    the user said that it cannot be drawn again) with whatever comes. One that ends while it is drawn again is an error, not an end.
 3. Generators are seeded once per batch, so a resumed stream goes on with the same random numbers.
 4. An item is one call of next(), counted from 0, whether it gave a sample, None or an exception. With `forgive`, an item that is bad
-   is left out and reported, and (with `fill`) the next one takes its place; otherwise it takes its batch with it.
+   is left out and reported, and (with `fill`) the next one takes its place; otherwise it takes its batch with it. Of an item that is
+   itself a batch (StreamByLength) only the sample is left out that is to blame.
 5. An iterator that raised is asked for its next item all the same. A generator has none: it is over, which is said.
 """
 
@@ -246,6 +247,8 @@ class StreamFetcher:
             try:
                 return self._make(stream, self._naming_items(task, stream, items), samples, took_ns)
             except FetchError as error:
+                if self._leave_out_row(stream, error, samples, items):
+                    continue
                 if error.failure.row is None and error.failure.explanation:
                     error.failure = replace(error.failure, explanation=f"{error.failure.explanation} of stream {stream.number}")
                 if not self._may_leave_out(error.failure, samples):
@@ -358,6 +361,16 @@ class StreamFetcher:
         if not self._config.forgive:
             return False
         return len(samples) == 1 or (failure.row is not None and failure.row < len(samples))
+
+    def _leave_out_row(self, stream: Stream, error: FetchError, samples: list[Any], items: list[int]) -> bool:
+        """Of a batch that the data set has made itself: without the sample that a collate function of ours blames it is one."""
+        row, batch = getattr(error.__cause__, "row", None), samples[0]
+        if not self._config.forgive or self._config.auto_collation or row is None or not isinstance(batch, list) or len(batch) < 2:
+            return False
+        told = replace(error.failure, explanation=f"row {row} of the {len(batch)} samples that are its batch")
+        self._note_left_out(stream, told, items[0])
+        samples[0] = batch[:row] + batch[row + 1 :]
+        return True
 
     def _make(self, stream: Stream, task: Task, samples: list[Any], fetch_ns: int) -> Outcome:
         fetched = time.perf_counter_ns()
