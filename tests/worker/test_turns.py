@@ -91,6 +91,35 @@ def test_a_thread_ended_while_it_leaves_the_floor_does_not_keep_it() -> None:
     assert turns.try_close(0.0)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_sample_in_which_the_loop_goes_on_is_run_again_with_its_own_numbers(fails: bool) -> None:
+    turns, numbers = _turns()
+    turn, begun, goes_on, seen, drawn = _turn(turns), threading.Event(), threading.Event(), list[int](), list[int]()
+
+    def sample() -> int:
+        begun.set()
+        goes_on.wait(10)
+        drawn.append(numbers.state)
+        numbers.state += 1
+        if fails and drawn[-1] != 7:
+            raise ValueError("numbers that are not the sample's")
+        return drawn[-1]
+
+    turns.open()
+    thread = threading.Thread(target=lambda: seen.append(turns.take(turn, 7, sample, Of.SAMPLE, True)), daemon=True)
+    thread.start()
+    assert begun.wait(10)
+    turns.close()  # an alarm: the loop goes on at once, with its own numbers
+    assert numbers.state == 0
+    goes_on.set()
+    while not drawn or turn not in floor._waiting:
+        pass
+    numbers.state = 100  # the loop draws
+    turns.open()
+    thread.join(10)
+    assert drawn == [0, 7] and seen == [7] and turns.try_close(1.0) and numbers.state == 100
+
+
 def test_the_floor_given_by_a_thread_that_ended_before_it_said_so_is_taken() -> None:
     turns, numbers = _turns()
     ended, waiting, seen = _turn(turns), _turn(turns), list[int]()

@@ -12,7 +12,9 @@
    when it is told may draw from another's numbers: what had the floor meanwhile waits for them, and is loaded once more.
 4. Whoever has the floor and does not come back loses it when its thread is given up: the generators are put back at once. Should it
    come back later, it leaves them alone, and what it sees of them says nothing about the data set.
-5. A loader inside a sample: what has the floor lends it to its own workers. One without workers puts the generators back only as long
+5. What has the floor while the loop is interrupted in next(), by a signal's handler, loses it at once, and is run again when the loop
+   waits again: what it draws in between are the loop's numbers, not its own.
+6. A loader inside a sample: what has the floor lends it to its own workers. One without workers puts the generators back only as long
    as its thread has the floor.
 """
 
@@ -157,6 +159,10 @@ class Turn:
             self.waited_ns += waited_ns
 
 
+class _FloorLost(Exception):
+    """The loop went on in the middle of it (rule 5): it may have drawn the loop's numbers."""
+
+
 class Turns:
     """One pool's way to the floor."""
 
@@ -228,16 +234,20 @@ class Turns:
         """What `call` returns, with the floor. FREELY, and it was not called, where the data set has turned out to use no generator
         while its thread waited; with `looks` it has the floor even then."""
         if turn.floor is not None:  # the collate function of a stream
-            return self._run(turn, seed, call, of, looks)
-        try:
-            if not _enter(turn, of, looks):
-                return FREELY
-            return self._run(turn, seed, call, of, looks)
-        finally:
-            with _lock:
-                _leave(turn)
+            return self._run(turn, seed, call, of, looks, again=False)
+        while True:
+            try:
+                if not _enter(turn, of, looks):
+                    return FREELY
+                return self._run(turn, seed, call, of, looks, again=True)
+            except _FloorLost:
+                continue
+            finally:
+                with _lock:
+                    _leave(turn)
 
-    def _run(self, turn: Turn, seed: int, call: Callable[[], Any], of: Of, looks: bool) -> Any:
+    def _run(self, turn: Turn, seed: int, call: Callable[[], Any], of: Of, looks: bool, again: bool) -> Any:
+        """`again`: it can be, where it loses the floor."""
         usage = self.usage
         warms_up = bool(usage.warm_up_left[of])
         settled = not usage.used and not warms_up
@@ -258,6 +268,8 @@ class Turns:
                 failed = error
             if turn.given_up:
                 raise ThreadEnded
+            if again and turn.floor is None:
+                raise _FloorLost
             moved = [generator for generator, mark in marks if generator.moved_since(mark)]
             usage.used += [generator for generator in moved if generator not in usage.used and of is not Of.START]
             usage.found_late |= settled and bool(usage.used)
