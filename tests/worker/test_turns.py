@@ -112,8 +112,10 @@ def test_a_sample_in_which_the_loop_goes_on_is_run_again_with_its_own_numbers(fa
     turns.close()  # an alarm: the loop goes on at once, with its own numbers
     assert numbers.state == 0
     goes_on.set()
-    while not drawn or turn not in floor._waiting:
-        pass
+    for _ in range(1000):  # until it waits for the floor again
+        if drawn and turn in floor._waiting:
+            break
+        thread.join(0.01)
     numbers.state = 100  # the loop draws
     turns.open()
     thread.join(10)
