@@ -26,6 +26,12 @@ def came_from_signal(error: BaseException) -> bool:
     return False
 
 
+def raise_if_of_signal(error: Exception) -> None:
+    """For whoever passes over what the user's code raises: this is not his to pass over."""
+    if came_from_signal(error):
+        raise error
+
+
 def _code_of(handler: Any) -> Any:
     while isinstance(handler, partial):
         handler = handler.func

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import linecache
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from antifreeze import DataLoader
@@ -415,6 +417,7 @@ class FallsAt:
     def __init__(self, at: int) -> None:
         self.at = at
         self.lines = 0
+        self.entered: dict[int, set[int]] = {}  # by frame, which is not held on to: the lines of `with`
 
     def __enter__(self) -> None:
         sys.settrace(self._frame)
@@ -423,15 +426,27 @@ class FallsAt:
         sys.settrace(None)
 
     def _frame(self, frame: FrameType, event: str, argument: object) -> Any:
+        self.entered[id(frame)] = set()
         return self._line if "/antifreeze/" in frame.f_code.co_filename else None
 
     def _line(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "line":
+        if event == "line" and not self.no_handler_is_run_at(frame):
             self.lines += 1
             if self.lines == self.at:
                 sys.settrace(None)
                 signal.raise_signal(signal.SIGUSR2)
         return self._line
+
+    def no_handler_is_run_at(self, frame: FrameType) -> bool:
+        """Python traces lines at which it runs no signal's handler, and from which it would not find its way out of a `with`: `try:`, and
+        the `with` itself, which is met again on the way out, before what it calls there."""
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if not line.startswith("with "):
+            return line == "try:"
+        lines = self.entered[id(frame)]
+        met_before = frame.f_lineno in lines
+        lines.add(frame.f_lineno)
+        return met_before
 
 
 def an_epoch_in_which_it_falls(fall: FallsAt, call: int, dataset: Any, options: dict[str, Any]) -> list[int]:
@@ -496,3 +511,62 @@ def test_nothing_is_left_behind_at_whatever_line_of_ours_it_falls(does: str, ala
     for at in range(1, counted.lines, 5 if does == "starts" else 31):
         falls(FallsAt(at))
     gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_state_taken_when_going_on_was_broken_off_too_is_of_what_was_delivered(step: int, alarm: None) -> None:
+    def shuffled() -> Any:
+        return DataLoader(range(6), 2, shuffle=True, generator=torch.Generator().manual_seed(5))
+
+    whole = [batch.tolist() for batch in shuffled()]
+    fell = True
+    for at in itertools.count(1, step):
+        with shuffled() as loader:
+            iterator = iter(loader)
+            assert iterator.__next__().tolist() == whole[0]
+            with pytest.raises(TooLate), FallsAt(30):
+                iterator.__next__()
+            fell = False
+            try:
+                with FallsAt(at):
+                    iterator.__next__()
+            except TooLate:
+                fell = True
+                state = loader.state_dict()
+                assert [batch.tolist() for batch in iterator] == whole[1:], at
+                loader.load_state_dict(state)
+                assert [batch.tolist() for batch in loader] == whole[1:], at
+        if not fell:
+            break
+    assert at > 100
+
+
+def test_an_alarm_in_a_key_that_is_written_down_is_not_passed_over(alarm: None) -> None:
+    """The beginning of an order is told by its keys' texts: one that has none is told otherwise, but an alarm is no such thing."""
+
+    class Key:
+        alarms = 1
+
+        def __repr__(self) -> str:
+            if Key.alarms:
+                Key.alarms -= 1
+                signal.raise_signal(signal.SIGUSR2)
+            return "a key"
+
+        def __index__(self) -> int:
+            return 0
+
+    class Six:
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, key: Any) -> int:
+            return 7
+
+    with DataLoader(Six(), 2, sampler=[Key() for _ in range(6)]) as loader:  # type: ignore[arg-type]
+        iterator = iter(loader)
+        with pytest.raises(TooLate):
+            next(iterator)
+        assert [batch.tolist() for batch in iterator] == [[7, 7]] * 3
+        assert next(iter(loader)).tolist() == [7, 7]

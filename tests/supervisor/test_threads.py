@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 import antifreeze
 from antifreeze import DataLoader
 from antifreeze.errors import LoadingError, OptionError, SampleTimeout
-from antifreeze.supervisor import pool
+from antifreeze.supervisor import pool, threads
+from antifreeze.worker import turns
 
 KINDS = [("process", 0), ("process", 2), ("thread", 1), ("thread", 3)]
 
@@ -418,6 +420,49 @@ def test_closing_does_not_wait_for_a_stuck_thread() -> None:
     next(iterator)
     loader.close()  # or it would wait for ever
     release.release()
+
+
+def test_closing_does_not_wait_for_threads_that_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[str] = []
+    monkeypatch.setattr(threads.WorkerThread, "kill", lambda worker: killed.append(worker.who))
+    monkeypatch.setattr(threads, "ASK_S", 20.0)
+    iterator = iter(threaded(drawn))
+    next(iterator)
+    wait_until(lambda: len(turns._waiting) > 0)
+    iterator.close()
+    assert not killed and not turns._waiting
+
+
+def test_a_thread_whose_end_was_awaited_in_vain_is_still_there() -> None:
+    """Python's own is_alive() denies it after a join() that a signal's handler has broken off."""
+    goes_on, begun = threading.Event(), threading.Event()
+
+    def sample(index: int) -> int:
+        if index >= 4:  # the first ones are watched, for which the loop must wait
+            begun.set()
+            goes_on.wait(20)
+        return index
+
+    def rings(*_: object) -> None:
+        raise KeyError("an alarm")
+
+    before = signal.signal(signal.SIGALRM, rings)
+    try:
+        with threaded(sample, num_workers=1) as loader:
+            iterator = iter(loader)
+            assert next(iterator).tolist() == list(range(4)) and begun.wait(20)
+            worker = iterator.pool.crew.workers[0]
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(KeyError, match="an alarm"):
+                worker.wait_gone(time.monotonic() + 20)
+            assert not worker.is_gone()
+            goes_on.set()
+            assert indices(iterator) == list(range(4, 20))
+    finally:
+        goes_on.set()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert worker.is_gone()
 
 
 def test_an_init_function_that_ends_its_thread() -> None:

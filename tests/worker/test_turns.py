@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -120,6 +122,122 @@ def test_a_sample_in_which_the_loop_goes_on_is_run_again_with_its_own_numbers(fa
     turns.open()
     thread.join(10)
     assert drawn == [0, 7] and seen == [7] and turns.try_close(1.0) and numbers.state == 100
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+def test_who_has_the_floor_beside_one_that_has_lost_it_has_its_own_numbers() -> None:
+    """Of another loader; the loser draws while the other one's sample runs."""
+    turns, numbers = _turns()
+    others, _ = _turns()
+    others.usage.generators = turns.usage.generators
+    loses, has_it = _turn(turns), _turn(others)
+    begun, goes_on, has_drawn, drawn, seen = threading.Event(), threading.Event(), threading.Event(), list[int](), list[int]()
+
+    def loser() -> None:
+        begun.set()
+        goes_on.wait(10)
+        numbers.state += 1
+        has_drawn.set()
+
+    def other() -> int:
+        goes_on.set()
+        assert has_drawn.wait(10)
+        drawn.append(numbers.state)
+        numbers.state += 1
+        return drawn[-1]
+
+    turns.open()
+    thread = threading.Thread(target=lambda: turns.take(loses, 5, loser, Of.SAMPLE, True), daemon=True)
+    thread.start()
+    assert begun.wait(10)
+    turns.close()  # an alarm
+    others.open()
+    another = threading.Thread(target=lambda: seen.append(others.take(has_it, 7, other, Of.SAMPLE, True)), daemon=True)
+    another.start()
+    another.join(10)
+    assert drawn == [8, 7] and seen == [7]
+    others.close()
+    turns.open()  # the loser, once more
+    thread.join(10)
+    assert not thread.is_alive() and not floor._losers
+    turns.close()
+
+
+def test_what_the_loop_loads_itself_waits_for_one_that_has_lost_the_floor() -> None:
+    turns, _ = _turns()
+    turn, begun, goes_on, ended = _turn(turns), threading.Event(), threading.Event(), list[bool]()
+
+    def sample() -> None:
+        begun.set()
+        goes_on.wait(10)
+
+    def takes() -> None:
+        turns.take(turn, 5, sample, Of.SAMPLE, True)
+
+    turns.open()
+    thread = threading.Thread(target=takes, daemon=True)
+    thread.start()
+    assert begun.wait(10)
+    turns.close()
+    loads = threading.Thread(target=lambda: (floor.wait_for_losers(), ended.append(goes_on.is_set())), daemon=True)
+    loads.start()
+    loads.join(0.05)
+    goes_on.set()
+    loads.join(10)
+    assert ended == [True]
+    turns.open()
+    thread.join(10)
+    turns.close()
+
+
+def test_a_floor_that_was_lost_before_its_thread_knew_of_it_is_waited_for_again() -> None:
+    turns, numbers = _turns()
+    turn, may_know, seen = _turn(turns), threading.Event(), list[Any]()
+
+    class KnownLate(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return super().wait(timeout) and may_know.wait(10)
+
+    turn.granted = KnownLate()
+    turns.open()
+    thread = _takes(turns, turn, numbers, seen)
+    _until(lambda: floor._floor.holder is turn)
+    turns.close()
+    may_know.set()
+    _until(lambda: turn in floor._waiting)
+    assert seen == [] and numbers.state == 0
+    turns.open()
+    thread.join(10)
+    assert seen == [7]
+    turns.close()
+
+
+def test_what_has_lost_the_floor_just_before_it_is_seeded_leaves_the_loops_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, numbers = _turns()
+    turn, seen, enter, alarms = _turn(turns), list[int](), floor._enter, [1]
+
+    def is_interrupted_then(turn: Turn, of: Of, looks: bool) -> bool:
+        entered = enter(turn, of, looks)
+        if alarms:
+            alarms.pop()
+            turns.close()
+        return entered
+
+    monkeypatch.setattr(floor, "_enter", is_interrupted_then)
+    turns.open()
+    thread = _takes(turns, turn, numbers, seen)
+    _until(lambda: not alarms and turn in floor._waiting)
+    assert seen == [] and numbers.state == 0
+    turns.open()
+    thread.join(10)
+    assert seen == [7]
+    turns.close()
 
 
 def test_the_floor_given_by_a_thread_that_ended_before_it_said_so_is_taken() -> None:

@@ -64,7 +64,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     _next_epoch: NextEpoch | None = None
     _closed = False
     _num_yielded: int
-    _goes_on_from: tuple[int, dict[str, Any]] | None = None
+    _goes_on_after: int | None = None  # batches, where it was broken off
     """Where a signal's handler broke next() off: the number of batches that the loop has got, and the state behind them."""
     _watched = False  # by a profiler or a trace, during one next()
     _is_parked = False
@@ -156,7 +156,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def close(self) -> None:
         """Ends the workers; may be called twice."""
-        self._closed, self._goes_on_from = True, None
+        self._closed, self._goes_on_after = True, None
         if self._queue is not None:
             self._queue.close()
         self._release()
@@ -327,7 +327,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _goes_on(self) -> None:
         """A pass has begun, or goes on, and nothing is left of what was broken off."""
-        self._closed, self._goes_on_from, self.cursor.called = False, None, None
+        self._closed, self._goes_on_after = False, None
+        self.cursor.called = self.cursor.broken_off = None
 
     def _begin_again(self, loader: Any, resume: dict[str, Any] | None, seeded: dict[str, Any] | None) -> None:
         """May be begun again, wherever it was broken off."""
@@ -472,7 +473,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if here is not None:
             here.settle()
         yielded, self.cursor.delivered, self.cursor.streams = called
-        self._goes_on_from = yielded, self.cursor.state(self._generators)
+        self.cursor.broken_off = self.cursor.state(self._generators)
+        self._goes_on_after = yielded
         self.cursor.called = None
 
     def _pick_up(self) -> None:
@@ -482,14 +484,14 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self.cursor.called = None
             return
         loader = self._loader_ref()
-        if self._goes_on_from is None:
+        yielded, state = self._goes_on_after, self.cursor.broken_off
+        if yielded is None or state is None:
             raise LoaderClosed("this iterator was closed; make a new one with iter(loader)")
         if loader is None or self._queue is not None or self._world_size > 1:
             raise LoaderClosed(
                 "the last next() of this iterator was broken off by an exception of a signal's handler (Ctrl-C, an alarm), so that nobody "
                 "can tell what is still to come; make a new one with iter(loader)"
             )
-        yielded, state = self._goes_on_from
         epochs = self._ledger.timing.epochs
         loader._go_back_to(state)  # not by way of load_state_dict: that is of the next iter(loader), and the user's
         try:

@@ -25,6 +25,7 @@ from antifreeze.options import Options, UnevenChoice, WorkerKind
 from antifreeze.plan.foresight import Foreseen, can_foresee, foresee, words_between
 from antifreeze.plan.map_plan import PlannedBatch, Quarantine
 from antifreeze.plan.order import Drawn
+from antifreeze.signals import raise_if_of_signal
 from antifreeze.torch_private import is_datapipe, is_iterable_kind
 from antifreeze.worker.seeding import task_key
 
@@ -110,7 +111,8 @@ class NextEpoch:
         self.drawn.keeps = True
         try:
             planned = ahead.foreseen.plan.draw()
-        except Exception:  # of the data set's length, say: it is met again where it counts
+        except Exception as error:  # of the data set's length, say: it is met again where it counts
+            raise_if_of_signal(error)
             planned = None
         finally:
             self.drawn.keeps = False

@@ -89,12 +89,16 @@ class Cursor:
     shown: Place | None = None  # where batches are drawn ahead of the loop: how far the loop is
     called: tuple[int, MapDelivered, StreamPosition | None] | None = None
     """How far the loop was, in batches of the pass too, when it called a next() that was left by an exception which nobody has seen to."""
+    broken_off: dict[str, Any] | None = None
+    """What the pass goes on from after that: its state, until it does so, however often that is broken off itself."""
 
     def place(self) -> Place:
         _, delivered, streams = self.called or (0, self.delivered, self.streams)
         return Place(delivered, streams, self.finished, self.sampler_epoch)
 
     def state(self, generators: Sequence[torch.Generator]) -> dict[str, Any]:
+        if self.broken_off is not None:
+            return dict(self.broken_off)
         delivered, streams, finished, sampler_epoch = self.shown or self.place()
         state: dict[str, Any] = {
             "version": VERSION,

@@ -28,6 +28,7 @@ import antifreeze.errors
 from antifreeze.errors import UnevenRanks
 from antifreeze.linux import on_fork
 from antifreeze.options import UnevenChoice
+from antifreeze.signals import raise_if_of_signal
 from antifreeze.torch_private import default_store
 
 PATIENCE_S = 1.0
@@ -71,6 +72,7 @@ class AtTheStore:
         try:
             return question(self._store)
         except Exception as error:
+            raise_if_of_signal(error)
             self._store = None
             self._say(f"ranks could not compare their numbers of batches: {type(error).__name__}: {error}")
             return None

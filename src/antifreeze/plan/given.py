@@ -12,6 +12,8 @@ import copy
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from antifreeze.signals import raise_if_of_signal
+
 
 class Given(list[Any]):
     """The samples of a batch; `given` is what the batch sampler gave."""
@@ -43,7 +45,8 @@ def taken(batch: Any) -> Any:
         return list(batch)
     try:
         own = copy.deepcopy(batch)
-    except Exception:  # what cannot be copied is used as it is
+    except Exception as error:  # what cannot be copied is used as it is
+        raise_if_of_signal(error)
         own = batch
     return Given(own, own)
 

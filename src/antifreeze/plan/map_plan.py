@@ -29,6 +29,7 @@ from antifreeze.naming import shown
 from antifreeze.plan.given import taken
 from antifreeze.plan.order import ArrayOrder, Drawn, draws_from_torch_alone, order_of
 from antifreeze.plan.randomness import Apart, Moment, as_it_was
+from antifreeze.signals import raise_if_of_signal
 
 _MANY = (list, tuple, array)
 
@@ -304,7 +305,8 @@ def _listed(indices: Any) -> Any:
 def _check_sum(indices: list[Any]) -> int:
     try:
         return zlib.crc32(repr(indices).encode())
-    except Exception:  # a key without a repr
+    except Exception as error:  # a key without a repr
+        raise_if_of_signal(error)
         return zlib.crc32("".join(shown(key) for part in indices for key in (part if isinstance(part, list) else [part])).encode())
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from antifreeze.signals import raise_if_of_signal
 from antifreeze.slots import texts
 from antifreeze.torch_private import collates_as_torch, default_collate
 
@@ -156,7 +157,8 @@ def learn(sample: Any) -> RowLayout | None:
             return None
         reference = default_collate([sample])
         tree = _tree(sample, reference)
-    except Exception:  # the batch itself will raise what torch raises, with the sample's index
+    except Exception as error:  # the batch itself will raise what torch raises, with the sample's index
+        raise_if_of_signal(error)
         return None
     leaves: list[Leaf] = []
     _collect(tree, leaves)
@@ -174,7 +176,8 @@ def _can_be_told(layout: RowLayout | None) -> bool:
     """A namedtuple made inside a function has no name by which the parent could find it."""
     try:
         pickle.dumps(layout)
-    except Exception:
+    except Exception as error:
+        raise_if_of_signal(error)
         return False
     return True
 

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from antifreeze.errors import LoaderGaveUp, WorkerStartFailed
 from antifreeze.events import Happening
+from antifreeze.signals import raise_if_of_signal
 from antifreeze.supervisor import telling
 from antifreeze.supervisor.acting import Hands
 from antifreeze.supervisor.blame import FROM_OUTSIDE, Blame
@@ -124,6 +125,7 @@ class Replacing:
         try:
             self.start(number)
         except Exception as error:
+            raise_if_of_signal(error)
             self._give_up_growth(number, str(error))
             return False
         return True

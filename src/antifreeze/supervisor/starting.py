@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from antifreeze.events import Happening
+from antifreeze.signals import raise_if_of_signal
 from antifreeze.supervisor.acting import Hands
 from antifreeze.supervisor.by_context import ByContext
 from antifreeze.supervisor.clean_server import ByServer, PickledSpec, cloudpickle_dumps
@@ -130,6 +131,7 @@ class Starter:
             try:
                 self._pickled_spec = PickledSpec(self.spec)
             except Exception as error:
+                raise_if_of_signal(error)
                 if not self.forks:
                     raise name_culprit(error, self.spec.picklable_parts(), dumps=cloudpickle_dumps) from error
                 self._crew.use_server = self.may_serve = False

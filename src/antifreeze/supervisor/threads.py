@@ -58,6 +58,7 @@ class WorkerThread:
         self._turns = turns
         self._journal = journal
         self._how = "ended as it was told to"
+        self._ended = threading.Event()
         self._body = ThreadWorker(spec, self.line, arena, journal, turns)
         self._thread = threading.Thread(target=self._run, name=f"antifreeze-worker-{spec.worker_id}", daemon=True)
         try:
@@ -77,7 +78,10 @@ class WorkerThread:
         except BaseException as error:  # what no task can be blamed for: SystemExit in worker_init_fn, or a fault of ours
             self._how = f"ended by {type(error).__name__}: {error}"
         finally:
-            self.line.send(Ended(0))
+            try:
+                self.line.send(Ended(0))
+            finally:
+                self._ended.set()
 
     fate = (
         "so its thread was told to end and another one took its place (what does not return cannot be ended in a thread: "
@@ -99,11 +103,13 @@ class WorkerThread:
         return messages
 
     def is_gone(self) -> bool:
-        return not self._thread.is_alive()
+        """Not what is_alive() says: in Python before 3.13 it is False for good once a join() was broken off by a signal's handler."""
+        return self._ended.is_set() or os.getpid() != self.owner_pid
 
     def wait_gone(self, deadline_s: float) -> bool:
-        if self._thread is not threading.current_thread():  # a finalizer may run in any thread
-            self._thread.join(max(0.0, deadline_s - time.monotonic()))
+        is_another = self._thread is not threading.current_thread()  # a finalizer may run in any thread
+        if is_another and self._ended.wait(max(0.0, deadline_s - time.monotonic())):
+            self._thread.join(max(0.0, deadline_s - time.monotonic()))  # its last instructions
         return self.is_gone()
 
     def kill(self) -> None:
@@ -116,6 +122,10 @@ class WorkerThread:
     def ask_to_end(self) -> None:
         self.take_back()
         self.line.put(Stop(0))
+
+    def await_no_floor(self) -> None:
+        """Its samples are nobody's any more, and the loop, which gives turns only while it waits for them, will not wait again."""
+        self._turns.end(self._body.thread_seeds.turn)
 
     def reap(self) -> Exit:
         self._turns.give_up(self._body.thread_seeds.turn)
@@ -147,6 +157,7 @@ def end_threads(workers: Sequence[WorkerThread]) -> list[WorkerThread]:
     try:
         for worker in left:
             worker.ask_to_end()
+            worker.await_no_floor()
         left = _wait_gone(left, ASK_S)
     finally:
         for worker in left:

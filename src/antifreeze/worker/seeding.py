@@ -21,9 +21,10 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol
 
+from antifreeze.signals import came_from_signal
 from antifreeze.worker.generators import glance_at, global_generators, say_initial_seed
 from antifreeze.worker.hands import Dealer, mix, seed_at, seed_for_sample
-from antifreeze.worker.turns import has_floor, in_worker_thread, unless_given_up
+from antifreeze.worker.turns import has_floor, in_worker_thread, unless_given_up, wait_for_losers
 from antifreeze.worker.twister import Generator
 
 WARM_UP = 4
@@ -132,8 +133,8 @@ class SampleSeeds:
             try:
                 for number in self._seeding_each(iter(range(done, count)), positions[done:]):
                     fetch(number)
-            except Exception:
-                if not self.late_use():
+            except Exception as error:
+                if not self.late_use() or came_from_signal(error):
                     raise
             else:
                 if not self.late_use():
@@ -217,8 +218,8 @@ class SampleSeeds:
             marks = [(generator, generator.mark()) for generator in everyone if generator not in self._used_by_batches]
             try:
                 result = call()
-            except Exception:
-                if not self._note_used_by_batches(marks) or warm:
+            except Exception as error:
+                if not self._note_used_by_batches(marks) or warm or came_from_signal(error):
                     raise
             else:
                 if not self._note_used_by_batches(marks) or warm:
@@ -300,6 +301,7 @@ class KeptState:
         self._is_open = False  # from `begin` until everything is put back
 
     def begin(self) -> None:
+        wait_for_losers()
         if self._glance() != self._glanced:
             self._keep_what_moved()  # by the user's own code, since the last time
         self._is_open = True

@@ -16,7 +16,7 @@ from antifreeze.worker.generators import say_initial_seed
 from antifreeze.worker.hands import seed_at
 from antifreeze.worker.journal import JournalRow
 from antifreeze.worker.seeding import batch_seed, epoch_key
-from antifreeze.worker.turns import FREELY, Of, Turn, Turns, floor_of
+from antifreeze.worker.turns import FREELY, Of, Turn, Turns, floor_of, if_it_has_the_floor
 from antifreeze.worker.twister import Generator
 
 
@@ -132,11 +132,13 @@ class ThreadSeeds:
 
     def for_batch(self, position: int, collating: bool = False, initial_seed: int | None = None) -> None:
         """Inside `around_stream`: where it has the floor, all are seeded."""
-        if self.turn.floor is not None:
-            for generator in self._turns.usage.generators:
-                generator.seed(batch_seed(self.seed_of(position), collating))
-            say_initial_seed(self._turns.usage.generators, initial_seed)
+        if if_it_has_the_floor(self.turn, partial(self._seed_all, batch_seed(self.seed_of(position), collating), initial_seed)):
             self.watch()
+
+    def _seed_all(self, seed: int, initial_seed: int | None) -> None:
+        for generator in self._turns.usage.generators:
+            generator.seed(seed)
+        say_initial_seed(self._turns.usage.generators, initial_seed)
 
     def around_stream(self, of: Of, call: Callable[[], Any]) -> Any:
         """What cannot be run again: where a generator moved while it ran freely, the next batch is watched."""

@@ -13,7 +13,8 @@
 4. Whoever has the floor and does not come back loses it when its thread is given up: the generators are put back at once. Should it
    come back later, it leaves them alone, and what it sees of them says nothing about the data set.
 5. What has the floor while the loop is interrupted in next(), by a signal's handler, loses it at once, and is run again when the loop
-   waits again: what it draws in between are the loop's numbers, not its own.
+   waits again: what it draws in between are the loop's numbers, not its own. Until it has ended it may draw from anybody's: who has the
+   floor meanwhile, of whatever loader, waits for it and is run again, and what the loop loads itself waits for it before.
 6. A loader inside a sample: what has the floor lends it to its own workers. One without workers puts the generators back only as long
    as its thread has the floor.
 """
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from antifreeze.linux import on_fork
@@ -114,6 +116,7 @@ _lock = threading.Lock()
 _left = threading.Condition(_lock)
 _floor = _Floor()
 _waiting: list[Turn] = []
+_losers: set[Turn] = set()  # in samples that have lost the floor
 _here = threading.local()
 
 
@@ -126,6 +129,7 @@ class Turn:
         self.ends = False  # its thread was told to end: it waits for no floor any more
         self.given_up = False
         self.floor: _Floor | None = None
+        self.lost = False  # the floor that it was given last
         self.of = Of.SAMPLE
         self.looks = False
         self.granted = threading.Event()
@@ -210,8 +214,11 @@ class Turns:
         """At once: a turn that is still taken, because whoever waited was interrupted, is over."""
         with _lock:
             self.is_open = False
-            if self.floor.holder is not None and self.floor.holder.turns is self:
-                _leave(self.floor.holder)
+            holder = self.floor.holder
+            if holder is not None and holder.turns is self:
+                _leave(holder)
+                holder.lost = True
+                _losers.add(holder)
 
     def end(self, turn: Turn) -> None:
         """Its thread shall end. Where it has the floor it keeps it until then; where it waits for one, or is about to, it does not: what
@@ -253,13 +260,10 @@ class Turns:
         settled = not usage.used and not warms_up
         looks |= warms_up
         while True:
-            among_free = bool(usage.free)
+            among_free = bool(usage.free or _losers)
             seeded = usage.generators if looks else list(usage.used)
-            for generator in seeded:
-                if of is Of.SAMPLE:
-                    seed_for_sample(generator, seed)
-                else:
-                    generator.seed(seed)
+            if not if_it_has_the_floor(turn, partial(_seed, seeded, seed, of)) and again:
+                raise _FloorLost
             marks = [(generator, generator.mark()) for generator in usage.generators]
             failed = result = None
             try:
@@ -273,7 +277,7 @@ class Turns:
             moved = [generator for generator, mark in marks if generator.moved_since(mark)]
             usage.used += [generator for generator in moved if generator not in usage.used and of is not Of.START]
             usage.found_late |= settled and bool(usage.used)
-            if moved and of is not Of.START and (among_free or usage.free):
+            if moved and of is not Of.START and (among_free or usage.free or _losers):
                 looks = True  # one of them may have drawn from what was this sample's
                 if _wait_for_free(turn, _FREE_S):
                     continue
@@ -285,6 +289,33 @@ class Turns:
         if failed is not None:
             raise failed
         return result
+
+
+def _seed(generators: Sequence[Generator], seed: int, of: Of) -> None:
+    for generator in generators:
+        if of is Of.SAMPLE:
+            seed_for_sample(generator, seed)
+        else:
+            generator.seed(seed)
+
+
+def if_it_has_the_floor(turn: Turn, call: Callable[[], None]) -> bool:
+    """Whether it was called: generators are seeded by whoever has them, and the loop may take the floor away at any moment before."""
+    with _lock:
+        if turn.floor is None:
+            return False
+        call()
+        return True
+
+
+def wait_for_losers() -> None:
+    """For whoever loads samples in the loop's own thread: those who have lost the floor draw from the same generators."""
+    if not _losers:
+        return
+    mine = getattr(_here, "turn", None)  # a loader inside such a sample
+    with _left:
+        if not _left.wait_for(lambda: _losers <= {mine}, _FREE_S):
+            _losers.intersection_update({mine})  # they are stuck, and draw nothing
 
 
 def in_worker_thread() -> bool:
@@ -311,10 +342,8 @@ def unless_given_up(call: Callable[[], Any]) -> None:
     turn: Turn | None = getattr(_here, "turn", None)
     if turn is None:
         call()
-        return
-    with _lock:
-        if turn.floor is not None:
-            call()
+    else:
+        if_it_has_the_floor(turn, call)
 
 
 @contextmanager
@@ -330,23 +359,27 @@ def floor_of(turn: Turn, of: Of) -> Iterator[None]:
 def _enter(turn: Turn, of: Of, looks: bool) -> bool:
     """Waits for the floor; False where the data set has turned out to need none."""
     turn.of, turn.looks = of, looks
-    turn.granted.clear()
-    with turn.waiting():
+    while True:
+        turn.granted.clear()
+        with turn.waiting():
+            with _lock:
+                _end_free(turn)
+                if turn.ends:
+                    raise ThreadEnded
+                turn.lost = False
+                _waiting.append(turn)
+                _grant()
+            while not turn.granted.wait(_LOOK_S):
+                if _is_granted_unsaid(turn):
+                    break
         with _lock:
-            _end_free(turn)
             if turn.ends:
                 raise ThreadEnded
-            _waiting.append(turn)
-            _grant()
-        while not turn.granted.wait(_LOOK_S):
-            if _is_granted_unsaid(turn):
-                break
-    if turn.ends:
-        raise ThreadEnded
-    if turn.floor is None:
-        return False
-    turn.floor.keep(turn.turns.usage.generators)
-    return True
+            if turn.floor is not None:
+                turn.floor.keep(turn.turns.usage.generators)
+                return True
+            if not turn.lost:
+                return False
 
 
 def _is_granted_unsaid(turn: Turn) -> bool:
@@ -361,14 +394,20 @@ def _is_granted_unsaid(turn: Turn) -> bool:
 def _end_free(turn: Turn) -> None:
     """With the lock."""
     turn.turns.usage.free.discard(turn)
+    _losers.discard(turn)
     _left.notify_all()
 
 
 def _wait_for_free(turn: Turn, limit_s: float) -> bool:
-    """Until no other thread runs samples of this data set freely; whoever begins one now takes turns. Whether it came to that."""
+    """Until no other thread runs samples of this data set freely, or has lost the floor; whoever begins one now takes turns. Whether it
+    came to that; who is left after it is stuck, and waited for no more."""
     free = turn.turns.usage.free
     with turn.waiting(), _left:
-        return _left.wait_for(lambda: not free, limit_s)
+        if _left.wait_for(lambda: not free and not _losers, limit_s):
+            return True
+        free.clear()
+        _losers.clear()
+        return False
 
 
 def _grant() -> None:
@@ -393,6 +432,8 @@ def _leave(turn: Turn) -> None:
         floor.holder = None
         _left.notify_all()
         _grant()
+    elif turn in _losers:
+        _end_free(turn)
     turn.floor = None
 
 
@@ -404,6 +445,7 @@ def _after_fork_in_child() -> None:
     _floor = _Floor()
     _here = threading.local()
     _waiting.clear()
+    _losers.clear()
 
 
 on_fork(child=_after_fork_in_child)
