@@ -159,7 +159,7 @@ class CachedDataset(Dataset[Any]):
             self._say("reading", f"{self.folder} cannot be read, samples are loaded from the data set: {error}")
             return _MISSING
         if files.bad > bad:
-            self._say("bad", f"the file of sample {index} in {self.folder} is damaged; it is loaded again, and written anew")
+            self._say("bad", f"the file of sample {index} in {self.folder} is damaged or gone; it is loaded again, and written anew")
         if payload is None:
             return _MISSING
         try:
@@ -186,7 +186,7 @@ class CachedDataset(Dataset[Any]):
         if differs := difference(kept, now):
             files.stale = (
                 f"{self.folder} holds other samples than the data set gives now: sample {index}, {differs}\n"
-                "  why: the data set or its files have changed since; or each loading gives another sample (a generator of its own, a time)\n"
+                "  why: the data set or its files have changed since; or each loading gives another one (its own generator, a time)\n"
                 "  what to do: another folder, or version=, for changed samples (the old folder can be deleted, it is a copy); let what\n"
                 "  differs come after cached(…); check=False where the difference does not matter"
             )
@@ -223,7 +223,7 @@ class CachedDataset(Dataset[Any]):
 
     async def _keep(self, files: Files, index: int, sample: Any, together: bool) -> None:
         if files.stopped:
-            self._refuse(files, index, files.stopped, "")
+            self._refuse_written(files, index)
             return
         if self._check and not files.compared_write and not await self._is_constant(files, index, sample, together):
             return
@@ -237,8 +237,8 @@ class CachedDataset(Dataset[Any]):
             self._refuse(files, index, "cannot be pickled", f"sample {index} cannot be pickled, and is not kept: {_told(error)}")
             return
         files.compared_write = True
-        if why := files.write(index, payload):
-            self._refuse(files, index, why, f"from now on no sample is written to {self.folder}: {why}", topic="writing")
+        if files.write(index, payload):
+            self._refuse_written(files, index)
         else:
             files.kept += 1
 
@@ -254,7 +254,7 @@ class CachedDataset(Dataset[Any]):
                 f"samples are not kept in {self.folder}: sample {index} is another one when it is loaded again, {differs}\n"
                 "  what to do: wrap the part that only reads, cached(reads, folder), and let what differs come after it"
             )
-            self._refuse(files, index, files.stopped, text)
+            self._refuse(files, index, files.stopped, text, topic="writing")
         return not differs
 
     # --- what is not kept ---
@@ -271,6 +271,10 @@ class CachedDataset(Dataset[Any]):
         text = "many samples are not kept, since other threads draw random numbers while they load; .fill() keeps them all"
         often = files.unsure > _OFTEN_UNSURE + files.kept
         self._refuse(files, index, "another thread drew random numbers meanwhile", text if often else "", topic="unsure")
+
+    def _refuse_written(self, files: Files, index: int) -> None:
+        why = files.stopped or "another thread was writing for long"
+        self._refuse(files, index, why, f"no more samples are written to {self.folder}: {why}" if files.stopped else "", topic="writing")
 
     def _refuse(self, files: Files, index: int, why: str, text: str, topic: str = "refused") -> None:
         if len(files.refused) < _MOST_REFUSED:

@@ -2,8 +2,9 @@
 
     step of the coroutine ── marks ──▶ its code ──▶ marks, the same? ── others' steps ──▶ its next step …
 
-1. `random`, `numpy.random` and `torch` are looked at before and after each step, so what other samples of an event loop draw in between
-   is not blamed on this one. Code that does not wait is one step.
+1. `random`, `numpy.random` and `torch` are looked at before and after each step: what other samples of an event loop draw in between, or
+   the loader seeds, is nothing of this one's. Code that does not wait is one step. (What it lets a thread of its own draw while it waits
+   is not seen here; the sample that is loaded twice, cached.py, may tell.)
 2. In a worker that is a thread the generators are the process's: where it has not the floor (turns.py), somebody else may have drawn.
    Then nothing is known (`unsure`), and the sample is not kept this time.
 3. The generators are left as they are found, also the seal by which the loader sees that somebody set their state.
@@ -22,7 +23,7 @@ _NAMES = ("random", "numpy.random", "torch")
 
 
 class Draws:
-    """Awaits a coroutine, and notes what its own steps draw from."""
+    """Awaits a coroutine, and notes what its own steps draw from (`names`); `unsure`: it drew, or somebody else did meanwhile."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine
@@ -33,17 +34,15 @@ class Draws:
     def __await__(self) -> Generator[Any, Any, Any]:
         step: Callable[[Any], Any] = self._coroutine.send
         given: Any = None
-        last: list[Any] | None = None
         while True:
             seals = [generator.broken_seal() for generator in self._generators]
             alone, marks = draws_alone(), [generator.mark() for generator in self._generators]
-            self.unsure |= last is not None and marks != last
             try:
                 waited_for = step(given)
             except StopIteration as end:
                 return end.value
             finally:
-                last = self._note(marks, alone)
+                self._note(marks, alone)
                 for generator, seal in zip(self._generators, seals, strict=True):
                     generator.break_seal(seal)
             try:
@@ -54,13 +53,11 @@ class Draws:
             except BaseException as error:
                 step, given = self._coroutine.throw, error
 
-    def _note(self, marks: list[Any], alone: bool) -> list[Any]:
-        now = [generator.seen() for generator in self._generators]
-        moved = [name for name, mark, seen in zip(_NAMES, marks, now, strict=True) if mark != seen]
+    def _note(self, marks: list[Any], alone: bool) -> None:
+        moved = [name for name, generator, mark in zip(_NAMES, self._generators, marks, strict=True) if generator.moved_since(mark)]
+        self.unsure |= bool(moved)
         if moved and alone and draws_alone():
             self.names = self.names or ", ".join(moved)
-        self.unsure |= bool(moved)
-        return now
 
 
 def at_once(awaited: Awaitable[Any]) -> Any:

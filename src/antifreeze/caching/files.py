@@ -201,7 +201,7 @@ class Files:
         self._why_full = f"its disk is nearly full ({disk.free:,} bytes are free)"
         if self._max_bytes is not None and self._max_bytes - found < self._room:
             self._room, self._why_full = self._max_bytes - found, f"max_bytes={self._max_bytes:,} is reached"
-        self._allowance = self._room // (2 * len(self._names) + 2)  # the others may write as much before anybody looks again
+        self._allowance = self._room // (len(self._names) + 1) ** 2  # of all that write together less than the room, before anybody looks
 
     def _take_in(self, stem: str) -> None:
         with open(self._path(stem, "index"), "rb", buffering=0) as index:
@@ -241,23 +241,27 @@ class Files:
         with self._locked() as mine:
             if not mine:
                 return f"another thread has been writing for {_WAIT_S:g} s"
-            if not self.stopped and len(payload) > self._allowance:
-                self.look(now=True)
-            if not self.stopped and len(payload) + RECORD.itemsize > self._room:
-                self.stopped = self._why_full
-            if self.stopped:
-                return self.stopped
             try:
-                self._append(sample, payload)
+                if self._has_room(len(payload) + RECORD.itemsize):
+                    self._append(sample, payload)
             except OSError as error:
                 self.stopped = f"writing there failed: {error}"
             return self.stopped
 
-    def _append(self, sample: int, payload: Any) -> None:
-        """Where an earlier try was broken off, over what it left."""
-        if self._own is None or self._data_end + len(payload) > _SEGMENT:
+    def _has_room(self, size: int) -> bool:
+        if not self.stopped and (self._own is None or size > self._allowance):
+            self.look(now=True)
+        if not self.stopped and size > self._room:
+            self.stopped = self._why_full
+        if not self.stopped and (self._own is None or self._data_end + size > _SEGMENT):
             self._own = self._new_segment()
             self._data_end = self._index_end = 0
+            self.look(now=True)  # now that the others see that there is one more
+        return not self.stopped
+
+    def _append(self, sample: int, payload: Any) -> None:
+        """Where an earlier try was broken off, over what it left."""
+        assert self._own is not None
         number, _, data, index = self._own
         record = np.array([(sample, self._data_end, len(payload), zlib.crc32(payload), 0)], dtype=RECORD)
         record["check"] = checks_of(record)
