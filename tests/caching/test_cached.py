@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, get_worker_info
+from torch.utils.data import ConcatDataset, Dataset, DistributedSampler, IterableDataset, Subset, get_worker_info
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from antifreeze import DataLoader, OptionError, StaleCache, TooManyBadSamples, cached
@@ -219,7 +219,7 @@ def test_the_seal_of_torchs_generator_stays_broken(log: Path, folder: Path) -> N
     assert_same(plain, run(cached(Sheep(log), folder)))
 
 
-def test_draws_of_the_loop_are_not_the_samples(log: Path, folder: Path) -> None:
+def test_draws_of_the_loop_are_not_the_samples(log: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Threads load while the loop draws: nothing is said of the samples, and what is not kept now is kept later."""
     keeps = cached(Sheep(log), folder)
     ends = threading.Event()
@@ -234,8 +234,40 @@ def test_draws_of_the_loop_are_not_the_samples(log: Path, folder: Path) -> None:
     through("threads", keeps)
     ends.set()
     drawing.join()
-    through("threads", keeps)
+    for _ in range(3):
+        through("threads", keeps)
     assert keeps.held()[0] == COUNT
+    assert "draws random numbers" not in capfd.readouterr().err
+
+
+class Wasteful(Sheep):
+    """Draws, from a day on, and makes no use of it."""
+
+    draws = False
+
+    def __getitem__(self, index: int) -> Any:
+        if self.draws:
+            random.random()
+            torch.rand(1)
+            np.random.rand()
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("way", ["inline", "torch", "torch, workers"])
+def test_the_sample_that_is_compared_moves_no_generator(way: str, log: Path, folder: Path) -> None:
+    def run(dataset: Any) -> Any:
+        torch.manual_seed(5)
+        random.seed(5)
+        np.random.seed(5)
+        return list(WAYS[way](Augmented(dataset), batch_size=7)), torch.rand(1), random.random(), np.random.rand()
+
+    data = Wasteful(log)
+    plain = run(data)
+    cached(data, folder).fill(num_workers=0, progress=False)
+    asked(log)
+    data.draws = True
+    assert_same(plain, run(cached(data, folder)))
+    assert asked(log)  # it was compared
 
 
 @pytest.mark.filterwarnings("ignore:antifreeze. dataset.dataset.own")  # the loader has seen it, too
@@ -415,6 +447,29 @@ def job(log: Path, folder: Path, number: int) -> None:
             assert_same(keeps[index], Sheep(log).made(int(index)))
 
 
+def test_ranks(log: Path, folder: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=rank_of, args=(log, folder, rank)) for rank in range(2)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join(120)
+        assert each.exitcode == 0
+        each.close()
+    found = asked(log)
+    assert sorted({*found}) == ALL and len(found) < 2 * COUNT  # of four epochs; in the first they share the work
+
+
+def rank_of(log: Path, folder: Path, rank: int) -> None:
+    sampler: Any = DistributedSampler(range(COUNT), num_replicas=2, rank=rank, shuffle=True)  # type: ignore[arg-type]
+    loader = DataLoader(cached(Sheep(log), folder, check=False), batch_size=7, sampler=sampler, num_workers=2, collate_fn=as_list)
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        samples = [sample for batch in loader for sample in batch]
+        assert_same(samples, [Sheep(log).made(index) for index in sampler])
+    loader.close()
+
+
 def test_a_resumed_epoch(log: Path, folder: Path) -> None:
     def loader() -> Any:
         return DataLoader(
@@ -542,6 +597,18 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], told: str, log: Path, 
     arguments = {"dataset": Sheep(log), "folder": folder, **given}
     with pytest.raises(OptionError, match=told):
         cached(**arguments)
+
+
+def test_an_empty_data_set(log: Path, folder: Path) -> None:
+    keeps = cached(Sheep(log, 0), folder)
+    assert keeps.fill(num_workers=0) == 0 and keeps.held() == (0, 0) and len(keeps) == 0
+
+
+def test_samples_of_torchs_workers_without_batches(log: Path, folder: Path) -> None:
+    """They send the very tensors that were read, through shared memory."""
+    for _ in range(2):
+        loader = TorchDataLoader(cached(Sheep(log), folder), batch_size=None, num_workers=2)
+        assert_same([sample["x"] for sample in loader], [Sheep(log).made(index)["x"] for index in ALL])
 
 
 def test_keys_that_are_no_numbers_are_named(log: Path, folder: Path) -> None:

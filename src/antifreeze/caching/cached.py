@@ -67,7 +67,7 @@ def cached(
         raise OptionTypeError(f"cached: check={check!r} must be True or False")
     together = ways_to_fetch(dataset)[1] is not None
     kind = _KINDS[awaits(dataset), together]
-    return kind(dataset, os.path.abspath(os.fspath(folder)), count, max_bytes, version, check)
+    return kind(dataset, os.path.abspath(os.path.expanduser(os.fspath(folder))), count, max_bytes, version, check)
 
 
 class _Here:
