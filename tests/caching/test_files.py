@@ -164,8 +164,23 @@ def test_damaged_indexes_cost_what_is_damaged(tmp_path: Path) -> None:
     content = bytearray(index.read_bytes())
     content[4 * RECORD.itemsize + 8] ^= 1  # an offset
     content[6 * RECORD.itemsize : 7 * RECORD.itemsize] = bytes(RECORD.itemsize)
-    index.write_bytes(content[:-3] + b"")
-    assert good(Files(str(tmp_path), COUNT, None)) == [0, 1, 2, 3, 5, 7, 8]
+    index.write_bytes(content[:-3])
+    files = Files(str(tmp_path), COUNT, None)
+    assert good(files) == [0, 1, 2, 3, 5, 7, 8]
+    assert files.bad == 0  # nothing was read for what is no record
+
+
+def test_a_record_that_is_not_written_yet_is_seen_when_it_is(tmp_path: Path) -> None:
+    """A file may grow before what is in it can be seen."""
+    write_all(tmp_path, range(3))
+    (index,) = tmp_path.glob("*.index")
+    content = index.read_bytes()
+    index.write_bytes(content[: 2 * RECORD.itemsize] + bytes(RECORD.itemsize))
+    files = Files(str(tmp_path), COUNT, None)
+    assert good(files) == [0, 1]
+    index.write_bytes(content)
+    files.look(now=True)
+    assert good(files) == [0, 1, 2]
 
 
 def test_records_of_another_data_set_are_passed_over(tmp_path: Path) -> None:

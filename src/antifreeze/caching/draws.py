@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from typing import Any
@@ -57,7 +58,14 @@ class Draws:
         moved = [name for name, generator, mark in zip(_NAMES, self._generators, marks, strict=True) if generator.moved_since(mark)]
         self.unsure |= bool(moved)
         if moved and alone and draws_alone():
-            self.names = self.names or ", ".join(moved)
+            self.names = self.names or ", ".join(moved) + _others()
+
+
+def _others() -> str:
+    """Threads of somebody else's, whose draws cannot be told from the sample's."""
+    known = (threading.current_thread(), threading.main_thread())
+    others = [each.name for each in threading.enumerate() if each not in known and not each.name.startswith("antifreeze-worker-")]
+    return f"; unless it is the thread {others[0]}" if others else ""
 
 
 def at_once(awaited: Awaitable[Any]) -> Any:
