@@ -244,6 +244,27 @@ def test_draws_of_other_threads_are_not_the_samples(log: Path, folder: Path, cap
     assert said.count("draws random numbers") == said.count("draws random numbers (random; unless it is the thread augmenter)")
 
 
+def test_draws_of_the_loop_are_not_the_samples(log: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    keeps = cached(Sleepy(log), folder)
+    loader = DataLoader(keeps, batch_size=3, num_workers=3, workers="thread", collate_fn=as_list)
+    for _ in loader:
+        ends_s = time.monotonic() + 0.01
+        while time.monotonic() < ends_s:
+            random.random()
+    loader.close()
+    assert keeps.held()[0] < COUNT  # some were loaded meanwhile, or this shows nothing
+    assert "draws random numbers" not in capfd.readouterr().err
+    for _ in range(3):
+        through("threads", keeps)
+    assert keeps.held()[0] == COUNT
+
+
+class Sleepy(Sheep):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.003)
+        return super().__getitem__(index)
+
+
 class Wasteful(Sheep):
     """Draws, from a day on, and makes no use of it."""
 
