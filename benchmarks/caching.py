@@ -1,4 +1,4 @@
-"""Samples of slow storage, as they are and kept by `antifreeze.cached`: `python benchmarks/caching.py` prints the table of docs/benchmarks.md.
+"""Samples of slow storage, plain and kept by `antifreeze.cached`: `python benchmarks/caching.py` prints a table of docs/benchmarks.md.
 
 *reads*: each sample waits 10 ms, and is a tensor of 3 KB. *pictures*: each waits 10 ms, and is an array of 600 KB that is read from a file
 of its own. Every contender in turn, in every round with a folder of its own: its first epoch, in which the cache is filled, and the median
@@ -94,7 +94,9 @@ def main(given: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(given)
     if chosen.rounds < 1 or chosen.samples < 2 * BATCH:
         parser.error(f"--rounds must be 1 or more, --samples {2 * BATCH} or more")
-    print("\n".join([*machine.description(), f"{chosen.rounds} rounds, {chosen.samples} samples, {LATER} later epochs each", ""]), flush=True)
+    print(
+        "\n".join([*machine.description(), f"{chosen.rounds} rounds, {chosen.samples} samples, {LATER} later epochs each", ""]), flush=True
+    )
     rows = []
     with tempfile.TemporaryDirectory() as made:
         (Path(made) / "pictures").mkdir()

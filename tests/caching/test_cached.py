@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -560,10 +560,48 @@ def test_a_folder_that_cannot_be_written(
     def refuse(*given: Any, **more: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(os, "makedirs", refuse)
-    keeps = cached(Sheep(log), folder)
-    assert [sample["y"] for sample in through("inline", keeps)] == ALL
-    assert capfd.readouterr().err.count("samples are not kept in") == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "makedirs", refuse)
+        keeps = cached(Sheep(log), folder)
+    folder.mkdir()
+    for way in ("inline", "processes"):
+        assert [sample["y"] for sample in through(way, keeps)] == ALL
+    assert capfd.readouterr().err == f"antifreeze: no samples are written to {folder}: [Errno 13] Permission denied\n"
+    assert not list(folder.glob("*.data"))  # without the file that tells whose they are
+
+
+def test_a_folder_that_can_only_be_read(
+    log: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    through("inline", Subset(cached(Sheep(log), folder, check=False), range(30)))
+    asked(log)
+    opens = os.open
+
+    def read_only(path: Any, flags: int, *more: Any, **others: Any) -> int:
+        if flags & os.O_CREAT and str(path).startswith(str(folder)):
+            raise OSError(30, "Read-only file system", path)
+        return opens(path, flags, *more, **others)
+
+    monkeypatch.setattr(os, "open", read_only)
+    assert [sample["y"] for sample in through("inline", cached(Sheep(log), folder, check=False))] == ALL
+    assert asked(log) == ALL[30:]
+    said = capfd.readouterr().err
+    assert said.count("antifreeze:") == 1 and "no more samples are written to" in said and "Read-only file system" in said
+
+
+def test_a_second_loading_that_fails_costs_nothing(log: Path, folder: Path) -> None:
+    class Once(Sheep):
+        done: ClassVar[set[int]] = set()
+
+        def __getitem__(self, index: int) -> Any:
+            if index < 3 and index in self.done:
+                raise OSError("once is enough")
+            self.done.add(index)
+            return super().__getitem__(index)
+
+    keeps: Any = cached(Once(log), folder)
+    assert [keeps[index]["y"] for index in ALL] == ALL
+    assert keeps.held()[0] == COUNT - 3
 
 
 def test_max_bytes_is_said_once_and_the_run_goes_on(log: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,7 @@ def cached(
         raise OptionError(f"cached: {type(dataset).__qualname__} has no samples by number (__getitem__), only such can be kept")
     try:
         count = len(dataset)
-    except TypeError as error:
+    except (TypeError, NotImplementedError) as error:
         raise OptionError(f"cached: {type(dataset).__qualname__} has no len(): {error}") from error
     if not isinstance(folder, (str, os.PathLike)) or isinstance(os.fspath(folder), bytes) or not os.fspath(folder):
         raise OptionTypeError(f"cached: folder={folder!r} is not the path of a folder")
@@ -103,9 +103,9 @@ class CachedDataset(Dataset[Any]):
         self._count, self._max_bytes, self._check = count, max_bytes, check
         self._job = f"{os.getpid():x}-{time.time_ns():x}"
         self._here = _Here()
-        cannot = claim(folder, facts_of(dataset, version))
-        if cannot:
-            self._say("writing", f"samples are not kept in {folder}: {cannot}")
+        self._cannot = claim(folder, facts_of(dataset, version))
+        if self._cannot:
+            self._say("writing", f"no samples are written to {folder}: {self._cannot}")
 
     def __len__(self) -> int:
         return self._count
@@ -133,7 +133,7 @@ class CachedDataset(Dataset[Any]):
         return taken
 
     def _files(self) -> Files:
-        return self._here.files(self.folder, self._count, self._max_bytes)
+        return self._here.files(self.folder, self._count, self._max_bytes, self._cannot)
 
     def _index(self, key: Any) -> int:
         try:
@@ -198,9 +198,9 @@ class CachedDataset(Dataset[Any]):
         source, many = ways_to_fetch(self.dataset)
         if together and many is not None:
             samples = many(indices)
-            return await samples if isawaitable(samples) else samples
+            return await samples if self._waits and isawaitable(samples) else samples
         sample = source[indices[0]]
-        return [await sample if isawaitable(sample) else sample]
+        return [await sample if self._waits and isawaitable(sample) else sample]
 
     async def _ask_again(self, index: int, together: bool) -> tuple[Any, Draws]:
         """One that need not be asked for: whatever it draws, the numbers that come are those that would have come."""
@@ -223,7 +223,7 @@ class CachedDataset(Dataset[Any]):
 
     async def _keep(self, files: Files, index: int, sample: Any, together: bool) -> None:
         if files.stopped:
-            self._refuse_written(files, index)
+            self._refuse_written(files, index, files.stopped)
             return
         if self._check and not files.compared_write and not await self._is_constant(files, index, sample, together):
             return
@@ -237,14 +237,20 @@ class CachedDataset(Dataset[Any]):
             self._refuse(files, index, "cannot be pickled", f"sample {index} cannot be pickled, and is not kept: {_told(error)}")
             return
         files.compared_write = True
-        if files.write(index, payload):
-            self._refuse_written(files, index)
+        if why := files.write(index, payload):
+            self._refuse_written(files, index, why)
         else:
             files.kept += 1
 
     async def _is_constant(self, files: Files, index: int, sample: Any, together: bool) -> bool:
         """The first one that is kept: whether it is the same when it is loaded once more."""
-        again, draws = await self._ask_again(index, together)
+        try:
+            again, draws = await self._ask_again(index, together)
+        except Exception as error:
+            if came_from_signal(error):
+                raise
+            self._refuse(files, index, "it could not be loaded once more", "")  # but it is there, so nothing is wrong with it
+            return False
         if draws.unsure:
             self._refuse_drawn(files, index, draws)
             return False
@@ -272,9 +278,9 @@ class CachedDataset(Dataset[Any]):
         often = files.unsure > _OFTEN_UNSURE + files.kept
         self._refuse(files, index, "another thread drew random numbers meanwhile", text if often else "", topic="unsure")
 
-    def _refuse_written(self, files: Files, index: int) -> None:
-        why = files.stopped or "another thread was writing for long"
-        self._refuse(files, index, why, f"no more samples are written to {self.folder}: {why}" if files.stopped else "", topic="writing")
+    def _refuse_written(self, files: Files, index: int, why: str) -> None:
+        news = files.stopped and files.stopped != self._cannot  # that was said at once
+        self._refuse(files, index, why, f"no more samples are written to {self.folder}: {why}" if news else "", topic="writing")
 
     def _refuse(self, files: Files, index: int, why: str, text: str, topic: str = "refused") -> None:
         if len(files.refused) < _MOST_REFUSED:
@@ -314,7 +320,7 @@ class CachedDataset(Dataset[Any]):
         return loaded if len(missing) == len(indices) else await self._ask(indices, together=True)
 
 
-class _Plain(CachedDataset):
+class Cached(CachedDataset):
     def __getitem__(self, key: Any) -> Any:
         index, files = self._index(key), self._files()
         sample = self._kept(files, index)
@@ -323,12 +329,12 @@ class _Plain(CachedDataset):
         return at_once(self._get(files, index, sample))
 
 
-class _Many(_Plain):
+class CachedMany(Cached):
     def __getitems__(self, keys: Any) -> Any:
         return at_once(self._get_many([self._index(key) for key in keys]))
 
 
-class _Awaited(CachedDataset):
+class CachedAwaited(CachedDataset):
     _waits = True
 
     async def __getitem__(self, key: Any) -> Any:
@@ -336,16 +342,16 @@ class _Awaited(CachedDataset):
         return await self._get(files, index, self._kept(files, index))
 
 
-class _ManyAwaited(_Awaited):
+class CachedManyAwaited(CachedAwaited):
     async def __getitems__(self, keys: Any) -> Any:
         return await self._get_many([self._index(key) for key in keys])
 
 
 _KINDS: dict[tuple[bool, bool], type[CachedDataset]] = {
-    (False, False): _Plain,
-    (False, True): _Many,
-    (True, False): _Awaited,
-    (True, True): _ManyAwaited,
+    (False, False): Cached,
+    (False, True): CachedMany,
+    (True, False): CachedAwaited,
+    (True, True): CachedManyAwaited,
 }
 """By whether it is awaited, and whether it gives many in one call."""
 

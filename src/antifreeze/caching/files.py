@@ -75,9 +75,9 @@ class Files:
         *("stale", "refused", "said", "unsure", "kept"),
     )
 
-    def __init__(self, folder: str, count: int, max_bytes: int | None) -> None:
+    def __init__(self, folder: str, count: int, max_bytes: int | None, stopped: str = "") -> None:
         self.folder = folder
-        self.stopped = ""  # why nothing is written any more
+        self.stopped = stopped  # why nothing is written any more
         self.bad = 0  # payloads that were not what was written
         self._count, self._max_bytes = count, max_bytes
         self._place = np.zeros(count, dtype=np.int64)
@@ -242,6 +242,8 @@ class Files:
             if not mine:
                 return f"another thread has been writing for {_WAIT_S:g} s"
             try:
+                if len(payload) > _LONGEST:
+                    return f"its {len(payload):,} bytes are too many"
                 if self._has_room(len(payload) + RECORD.itemsize):
                     self._append(sample, payload)
             except OSError as error:

@@ -29,6 +29,7 @@ def fill(dataset: Any, files: Files, num_workers: int | str, progress: bool, opt
         raise OptionError(
             f"fill: {', '.join(refused)} cannot be chosen: every sample that is missing is read once\n  what to do: leave it out"
         )
+    dataset.take_refused()  # of before
     missing = files.missing()
     told = _Told(len(dataset) - len(missing), len(dataset)) if progress else None
     why: Counter[str] = Counter()
