@@ -202,6 +202,16 @@ def test_truncated_and_lost_files(tmp_path: Path) -> None:
     assert good(Files(str(tmp_path), COUNT, None)) == []
 
 
+def test_files_that_are_deleted_under_their_writer(tmp_path: Path) -> None:
+    """In a folder that is there again: what it went on to write would take room, and nobody could see it."""
+    files = write_all(tmp_path, range(10))
+    for path in tmp_path.iterdir():
+        path.unlink()
+    files.look(now=True)
+    assert "what this process has written was deleted" in files.write(10, payload_of(10))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_descriptor_for_each_segment_but_not_for_a_thousand(tmp_path: Path) -> None:
     for sample in range(module._MOST_OPEN + 20):
         write_all(tmp_path, [sample])

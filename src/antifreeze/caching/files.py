@@ -185,8 +185,10 @@ class Files:
             self._next_look_s = ended_s + max(LOOK_S, _LOOK_SHARE * (ended_s - began_s))
 
     def _look(self) -> None:
-        found = 0
-        for name in os.listdir(self.folder):
+        found, names = 0, os.listdir(self.folder)
+        if self._own is not None and f"{self._names[self._own[0]]}.data" not in names:
+            raise FileNotFoundError("what this process has written was deleted")  # it would go on in a file that nobody sees
+        for name in names:
             stem, _, kind = name.rpartition(".")
             if kind not in ("data", "index"):
                 continue
