@@ -88,7 +88,7 @@ def measure(make: Callable[[Path], Any], folder: Path, samples: int) -> tuple[fl
 
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--samples", type=int, default=160)
+    parser.add_argument("--samples", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--markdown", action="store_true", help="the table as markdown")
     chosen = parser.parse_args(given)
