@@ -51,7 +51,13 @@ CASES = {
     ),
     "waiting, with many": (
         replace(WAITS, cpu_s=1.0, workers=64, fetch_s=1000.0),
-        "more workers are seldom worth it: read larger pieces at once, or from nearer (1.0 s per sample now)",
+        "more workers are seldom worth it: read larger pieces at once, or from nearer (antifreeze.cached keeps samples in local files): "
+        "1.0 s per sample now",
+    ),
+    "waiting, auto": (
+        replace(WAITS, cpu_s=1.0, auto=True),
+        'num_workers="auto" has chosen 2 workers on 8 cores, so a sample must become cheaper (36.0 ms now): antifreeze.cached keeps '
+        "samples in local files",
     ),
     "waiting, and computing a little": (
         replace(WAITS, cpu_s=12.0, cores=1, fetch_s=36.0),
@@ -106,6 +112,10 @@ def test_the_sentence(name: str) -> None:
     counted, says = CASES[name]
     assert says in verdict(counted)
     assert "\n" not in verdict(counted)
+
+
+def test_what_computes_is_not_offered_a_cache() -> None:
+    assert verdict(replace(WAITS, auto=True)).endswith("so a sample must become cheaper (36.0 ms now)")
 
 
 def test_the_largest_cause_comes_first_and_fetch_is_parted_by_cpu_time() -> None:

@@ -6,6 +6,7 @@ delivery    from resolved batches to the user's loop, in order
 tuning      the cores and the memory we really have
 supervisor  decides what workers do (pure), then acts
 worker      runs in the child: fetches samples, writes rows or parcels
+caching     samples of slow storage, kept in local files
 batching    samples of different lengths: padded, joined, in batches of those about as long
 slots       shared memory: one anonymous file, slots used again and again
 channel     messages between the parent and one worker
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from antifreeze.batching.join import Join
     from antifreeze.batching.pad import Pad
     from antifreeze.batching.stream_by_length import StreamByLength
+    from antifreeze.caching.cached import cached
     from antifreeze.checks.checked import check
     from antifreeze.errors import (
         AntifreezeError,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         OptionError,
         SampleLost,
         SampleTimeout,
+        StaleCache,
         StateMismatch,
         TooManyBadSamples,
         TraceError,
@@ -73,6 +76,7 @@ __all__ = [
     "Report",
     "SampleLost",
     "SampleTimeout",
+    "StaleCache",
     "StateMismatch",
     "StreamByLength",
     "TooManyBadSamples",
@@ -80,6 +84,7 @@ __all__ = [
     "UnevenRanks",
     "WorkerStartFailed",
     "__version__",
+    "cached",
     "check",
     "lengths_of",
     "trace",
@@ -92,6 +97,7 @@ _HOMES = {
     "Pad": "antifreeze.batching.pad",
     "Report": "antifreeze.report",
     "StreamByLength": "antifreeze.batching.stream_by_length",
+    "cached": "antifreeze.caching.cached",
     "check": "antifreeze.checks.checked",
     "lengths_of": "antifreeze.lengths",
     "trace": "antifreeze.tracing",

@@ -4,6 +4,7 @@ AntifreezeError
 ├── OptionError          (ValueError)    an argument that cannot be, or two that contradict each other
 │   └── OptionTypeError  (TypeError)     one of torch's own, of a type for which torch raises TypeError
 ├── StateMismatch        (ValueError)    load_state_dict() with a state of another loader
+├── StaleCache           (RuntimeError)  a folder of `cached` with other samples than the data set gives now
 ├── TraceError           (RuntimeError)  two traces at once, or one that has ended
 ├── LoaderClosed         (RuntimeError)  next() on an iterator that was closed, or that belongs to another process
 └── LoadingError         (RuntimeError)  a batch could not be delivered
@@ -38,6 +39,10 @@ class OptionTypeError(OptionError, TypeError):
 
 
 class StateMismatch(AntifreezeError, ValueError):
+    pass
+
+
+class StaleCache(AntifreezeError, RuntimeError):
     pass
 
 

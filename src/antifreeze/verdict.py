@@ -165,7 +165,8 @@ def _advice(cause: Cause, counted: Counted) -> str:
     if counted.auto:
         there = f"{counted.workers} worker{'s' if counted.workers > 1 else ''}" if counted.workers else "none but the loop itself"
         found = f'num_workers="auto" has chosen {there} on {_cores(counted.cores)}'
-        return f"{found}, so a sample must become cheaper ({_per_sample(counted)} now)"
+        how = ": antifreeze.cached keeps samples in local files" if cause is Cause.WAITING else ""
+        return f"{found}, so a sample must become cheaper ({_per_sample(counted)} now){how}"
     if cause is Cause.NO_CORE:
         return f"{counted.workers} workers share {_cores(counted.cores)}: num_workers={max(1, counted.cores - 1)} would not fight over them"
     if not counted.workers:
@@ -209,7 +210,8 @@ def _more_workers(cause: Cause, counted: Counted) -> str:
         times = _times_as_fast(counted, wanted)
         return f"num_workers={wanted} instead of {counted.workers} would be about {times:.1f}× as fast in all"
     if cause is Cause.WAITING:
-        return f"more workers are seldom worth it: read larger pieces at once, or from nearer ({_per_sample(counted)} per sample now)"
+        nearer = "from nearer (antifreeze.cached keeps samples in local files)"
+        return f"more workers are seldom worth it: read larger pieces at once, or {nearer}: {_per_sample(counted)} per sample now"
     there = f"{counted.workers} worker{'s' if counted.workers > 1 else ''} on {_cores(counted.cores)}"
     return f"{there} are all there can be, so a sample itself must become cheaper ({_per_sample(counted)} now)"
 

@@ -18,7 +18,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "the programs": ("__main__", "selftest", "profiling"),
     "the public names": ("__init__",),
     "running scripts": ("running",),
-    "measuring": ("lengths",),
+    "of whole data sets": ("lengths", "caching"),
     "what users call": ("cli", "loader+report+verdict", "replay", "tracing"),
     "before the run": ("checks",),
     "explaining": ("doctor",),

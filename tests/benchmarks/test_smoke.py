@@ -53,6 +53,15 @@ def test_auto_is_measured_on_cores_that_are_pretended() -> None:
 
 
 @pytest.mark.slow
+def test_caching_is_measured() -> None:
+    command = [sys.executable, "benchmarks/caching.py", "--samples", "32", "--rounds", "1", "--markdown"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| pictures | ours, auto, cached |" in done.stdout
+
+
+@pytest.mark.slow
 def test_loading_without_workers_is_measured_in_turn() -> None:
     command = [sys.executable, "benchmarks/turns.py", "--workloads", "indices-1,pictures-numpy", "--seconds", "0.1", "--markdown"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

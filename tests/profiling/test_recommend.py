@@ -75,6 +75,17 @@ def test_the_fewest_workers_that_do(rates: dict[int, float], step_s: float | Non
     assert ("persistent_workers=True" in advice.line) == (expected > 0)
 
 
+def test_samples_that_wait_may_be_kept_nearer() -> None:
+    rates = {0: 100, 2: 200}
+    waits = samples(cpu_share=0.1)
+    assert recommend(profile(rates, samples=waits)).hints == (
+        "samples wait 9.0 ms each: antifreeze.cached keeps those of slow storage in local files",
+    )
+    assert not recommend(profile(rates)).hints
+    assert not recommend(profile(rates, samples=waits, step_s=1.0)).hints  # the model is slower
+    assert not recommend(profile(rates, samples=samples(cpu_share=0.1, times=(0.0005,) * 100, collate_s=0.0))).hints
+
+
 def test_workers_that_do_not_fit_into_memory_are_not_recommended() -> None:
     found = profile({0: 100, 2: 200, 4: 400})
     small = Place(8, 8, 300_000_000, "3.11", "2.13", "0.1", "now")

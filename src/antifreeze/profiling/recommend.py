@@ -24,6 +24,7 @@ THREADS_ARE = (
     "threads share your process: the data set must be thread-safe (handles that it keeps are used by all threads at once), and a crash "
     "or os._exit() in a sample ends the process, not a worker (docs/threads.md)"
 )
+WORTH_KEEPING_S = 0.001
 _COUNTS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _THREAD_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 _WAITS = 0.5
@@ -120,7 +121,7 @@ def recommend(profile: Profile) -> Recommendation:
         why=why,
         stages=stages,
         step=_step(profile, chosen, wanted),
-        hints=tuple(_hints(profile, chosen, rate)),
+        hints=tuple(_hints(profile, chosen, rate) + _wait_hints(stages)),
     )
 
 
@@ -332,6 +333,13 @@ def _hints(profile: Profile, chosen: Trial, rate: float) -> list[str]:
     if chosen.first_batch_s > 5:
         hints.append(f"the first batch takes {chosen.first_batch_s:.1f} s: persistent_workers keeps that to the first epoch")
     return hints
+
+
+def _wait_hints(stages: Sequence[Stage]) -> list[str]:
+    wait = stages[0]
+    if not wait.is_bottleneck or wait.seconds < WORTH_KEEPING_S:
+        return []
+    return [f"samples wait {wait.seconds * 1000:.1f} ms each: antifreeze.cached keeps those of slow storage in local files"]
 
 
 def _tail_hints(samples: Samples) -> list[str]:

@@ -337,6 +337,12 @@ def has_floor() -> bool:
     return turn is None or turn.floor is not None
 
 
+def draws_alone() -> bool:
+    """The same, and no other thread runs samples freely of which it is not sure yet that they draw nothing."""
+    turn: Turn | None = getattr(_here, "turn", None)
+    return turn is None or (turn.floor is not None and not turn.turns.usage.free)
+
+
 def unless_given_up(call: Callable[[], Any]) -> None:
     """For whoever puts generators back `exclusively`: they are not this thread's any more where its turn was ended meanwhile."""
     turn: Turn | None = getattr(_here, "turn", None)

@@ -54,6 +54,12 @@ class Generator(Protocol):
     def is_sealed(self) -> bool:
         """Also where there is no seal."""
 
+    def broken_seal(self) -> Any:
+        """For whoever marks it within a sample, and puts back what others are to see: None where it is not broken."""
+
+    def break_seal(self, broken: Any) -> None:
+        """As it was; not where it was broken again, or had not been."""
+
     def seen(self) -> Any:
         """What `mark` gives, with nothing sealed."""
 
@@ -122,6 +128,12 @@ class Twister:
 
     def is_sealed(self) -> bool:
         return True
+
+    def broken_seal(self) -> Any:
+        return None
+
+    def break_seal(self, broken: Any) -> None:
+        pass
 
     def mark(self) -> Any:
         self.seal()

@@ -72,6 +72,13 @@ class TorchGenerator(Twister):
     def is_sealed(self) -> bool:
         return self._seal is None or self._seal == _SEAL
 
+    def broken_seal(self) -> Any:
+        return None if self._seal is None or self.is_sealed() else bytes(self._seal)
+
+    def break_seal(self, broken: Any) -> None:
+        if broken is not None and self._seal is not None and self.is_sealed():
+            self._seal[:] = broken
+
     @classmethod
     def position_at(cls, word: int) -> bytes:
         """How many are left before all are stirred, and one more; that it is seeded; the next."""

@@ -1,0 +1,1 @@
+"""Samples of slow storage, kept in local files."""
