@@ -31,6 +31,7 @@ FINE = Counted(
     persistent=False,
 )
 WAITS = replace(FINE, waited_s=10.0, blocked_s=10.0, fetch_s=36.0, cpu_s=36.0)
+SMALL = replace(FINE, waited_s=0.5, loop_s=0.2, fetch_s=0.1, collate_s=0.3, cpu_s=0.4, batches=20_000, samples=20_000)
 
 CASES = {
     "nothing": (replace(FINE, loop_s=0.0), "nothing was loaded yet"),
@@ -53,6 +54,19 @@ CASES = {
         replace(WAITS, cpu_s=1.0, workers=64, fetch_s=1000.0),
         "more workers are seldom worth it: read larger pieces at once, or from nearer (antifreeze.cached keeps samples in local files): "
         "1.0 s per sample now",
+    ),
+    "batches of one sample, without workers": (
+        replace(SMALL, workers=0),
+        "a batch of 1 sample takes 20 µs, and one by a worker costs 0.1 ms more: a larger batch_size shares among more samples what each",
+    ),
+    "batches of one sample, auto": (
+        replace(SMALL, workers=0, auto=True),
+        'num_workers="auto" has chosen none but the loop itself on 8 cores; a batch of 1 sample takes 20 µs, and one by a worker',
+    ),
+    "batches of one sample, with workers": (
+        replace(SMALL, waited_s=3.0, blocked_s=1.0),
+        "that is 0.1 ms for each of 20,000 batches: larger batches need fewer of them, and num_workers=0, which needs none, would be about "
+        "5.3× as fast",
     ),
     "waiting, auto": (
         replace(WAITS, cpu_s=1.0, auto=True),

@@ -21,6 +21,8 @@ WAITING_MATTERS = 0.05
 WORKERS_ARE_IDLE = 0.6
 MOST_WAITING_WORKERS = 32
 WORTH_IT = 1.1
+BATCH_BY_WORKER_S = 1e-4
+"""What a batch that a worker loads costs the loop, however small it is: a message there, one back, a process that wakes up."""
 A_STALL_S, A_STALL_TIMES = 1.0, 10.0
 
 
@@ -161,10 +163,15 @@ def _advice(cause: Cause, counted: Counted) -> str:
         return "sample_timeout_s with on_bad_sample ends such waits; while one lasts, `antifreeze doctor PID` says what it is"
     if cause is Cause.HAND_OVER:
         per_batch_s = waited_for(counted)[cause] / max(1, counted.batches)
-        return f"that is {_s(per_batch_s)} for each of {counted.batches:,} batches: larger batches need fewer of them"
+        said = f"that is {_s(per_batch_s)} for each of {counted.batches:,} batches: larger batches need fewer of them"
+        times = counted.elapsed_s / max(1e-9, counted.work_s + counted.loop_s + counted.startup_s)  # if the loop did all of it itself
+        without = f", and num_workers=0, which needs none, would be about {times:.1f}× as fast"
+        return said + without if counted.workers and not counted.auto and times >= WORTH_IT else said
     if counted.auto:
         there = f"{counted.workers} worker{'s' if counted.workers > 1 else ''}" if counted.workers else "none but the loop itself"
         found = f'num_workers="auto" has chosen {there} on {_cores(counted.cores)}'
+        if _has_small_batches(counted):
+            return f"{found}; {_about_small_batches(counted)}"
         how = ": antifreeze.cached keeps samples in local files" if cause is Cause.WAITING else ""
         return f"{found}, so a sample must become cheaper ({_per_sample(counted)} now){how}"
     if cause is Cause.NO_CORE:
@@ -195,8 +202,23 @@ def _without_workers(cause: Cause, counted: Counted) -> str:
     times = _times_as_fast(counted, wanted)
     if times >= WORTH_IT:
         return f"num_workers={wanted} would do that beside the loop, about {times:.1f}× as fast in all"
+    if _has_small_batches(counted):
+        return _about_small_batches(counted)
     return (
         f"workers would hardly change that on {_cores(counted.cores)}, so a sample itself must become cheaper ({_per_sample(counted)} now)"
+    )
+
+
+def _has_small_batches(counted: Counted) -> bool:
+    """Of which one takes less time than a worker's does for being one."""
+    return counted.work_s < BATCH_BY_WORKER_S * counted.batches
+
+
+def _about_small_batches(counted: Counted) -> str:
+    each_s, samples = counted.work_s / counted.batches, round(counted.samples / counted.batches)
+    return (
+        f"a batch of {samples:,} sample{'s' if samples != 1 else ''} takes {_s(each_s)}, and one by a worker costs "
+        f"{_s(BATCH_BY_WORKER_S)} more: a larger batch_size shares among more samples what each batch costs"
     )
 
 
@@ -233,7 +255,7 @@ def _needed(counted: Counted) -> int:
 
 def _times_as_fast(counted: Counted, workers: int) -> float:
     """If the work is shared evenly, the slower of loading and training sets the pace; epochs still have their beginnings."""
-    then_s = max(counted.work_s / workers, counted.loop_s) + counted.startup_s
+    then_s = max(counted.work_s / workers, counted.loop_s + BATCH_BY_WORKER_S * counted.batches) + counted.startup_s
     return counted.elapsed_s / then_s if then_s else 1.0
 
 
