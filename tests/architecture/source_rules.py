@@ -29,7 +29,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "what workers fill": ("slots", "channel", "plan"),
     "where samples come from": ("batching", "sources", "packing", "distributed"),
     "the vocabulary": (
-        *("events", "choices", "cgroups", "descriptors", "linux", "living", "naming"),
+        *("events", "choices", "cgroups", "descriptors", "gate", "linux", "living", "naming"),
         *("options", "parts", "saying", "signals", "spans", "torch_private"),
     ),
     "the bottom": ("errors",),
@@ -71,6 +71,9 @@ MAY_START_OR_KILL = (
 STARTS_OR_KILLS = re.compile(
     r"((os|signal)\.)?(fork|forkpty|posix_spawnp?|spawn[lv]p?e?|system|popen|kill|killpg|pidfd_send_signal)|(.*\.)?(Process|Popen)|subprocess\..*"
 )
+
+WAIT_AT_GATES = ("channel/*", "delivery/*", "supervisor/*", "worker/*", "gate.py")
+NOT_AT_GATES = {"Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier"}
 
 MAY_TOUCH_TORCH_PRIVATE = ("torch_private.py",)
 KNOWN_PRIVATE = {"_BaseDataLoaderIter", "_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter", "_DatasetKind"}
@@ -124,7 +127,20 @@ def torch_private_breaches(module: str, source: str) -> list[str]:
     return [f"{module}:{line}: touches torch's private {name}, but only torch_private.py may" for line, name in found]
 
 
-RULES = (layer_breaches, purity_breaches, process_breaches, torch_private_breaches)
+def waiting_breaches(module: str, source: str) -> list[str]:
+    """Where a signal's handler, or ThreadEnded, may raise at any moment."""
+    imports = {target.split(".")[0] for _, target in _imports(module, source)}
+    if not _matches(module, WAIT_AT_GATES) or not imports & {"threading", "multiprocessing", "asyncio"}:
+        return []
+    names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Attribute, ast.Name, ast.alias))]
+    return [
+        f"{module}:{node.lineno}: uses {name} of threading, whose lock is lost to an exception that falls into it: gate.py"
+        for node in names
+        if (name := _last_name(node) if not isinstance(node, ast.alias) else node.name) in NOT_AT_GATES
+    ]
+
+
+RULES = (layer_breaches, purity_breaches, process_breaches, torch_private_breaches, waiting_breaches)
 
 
 def _places() -> dict[str, tuple[int, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from source_rules import RULES, layer_breaches, process_breaches, purity_breaches, torch_private_breaches
+from source_rules import RULES, layer_breaches, process_breaches, purity_breaches, torch_private_breaches, waiting_breaches
 
 SRC = Path(__file__).parents[2] / "src" / "antifreeze"
 MODULES = sorted(path.relative_to(SRC).as_posix() for path in SRC.rglob("*.py"))
@@ -110,3 +110,12 @@ def test_only_one_file_touches_torch_private_can_fail(source: str) -> None:
 def test_public_torch_and_our_own_private_names_are_free() -> None:
     source = "import torch\nfrom torch.utils.data import DataLoader\ntorch.from_numpy(x).numpy()\nself._plan\ntorch.__version__\nring._free"
     assert torch_private_breaches("loader.py", source) == []
+
+
+@pytest.mark.parametrize(
+    "source", ["import threading\ndone = threading.Event()", "from threading import Condition", "import threading as t\nt.Semaphore(2)"]
+)
+def test_waiting_at_gates_can_fail(source: str) -> None:
+    assert waiting_breaches("supervisor/threads.py", source)
+    assert not waiting_breaches("doctor/command.py", source)
+    assert not waiting_breaches("supervisor/threads.py", "import threading\nlock = threading.Lock()")

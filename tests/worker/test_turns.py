@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from antifreeze.gate import Gate
 from antifreeze.worker import turns as floor
 from antifreeze.worker.failure import ThreadEnded
 from antifreeze.worker.journal import ROW_WORDS, JournalRow
@@ -47,18 +48,18 @@ class Numbers:
         """On top of its seed, which is all that this one shows."""
 
 
-class UnsaidOnce(threading.Event):
+class UnsaidOnce(Gate):
     """ThreadEnded meets whoever gives the floor, just before it says so."""
 
     def __init__(self) -> None:
         super().__init__()
         self.unsaid = 1
 
-    def set(self) -> None:
+    def open(self) -> None:
         if self.unsaid:
             self.unsaid -= 1
             raise ThreadEnded
-        super().set()
+        super().open()
 
 
 def _turns() -> tuple[Turns, Numbers]:
@@ -200,9 +201,9 @@ def test_a_floor_that_was_lost_before_its_thread_knew_of_it_is_waited_for_again(
     turns, numbers = _turns()
     turn, may_know, seen = _turn(turns), threading.Event(), list[Any]()
 
-    class KnownLate(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            return super().wait(timeout) and may_know.wait(10)
+    class KnownLate(Gate):
+        def wait(self, limit_s: float) -> bool:
+            return super().wait(limit_s) and may_know.wait(10)
 
     turn.granted = KnownLate()
     turns.open()

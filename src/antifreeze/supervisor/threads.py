@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from antifreeze.channel.line import Bell, Line
 from antifreeze.channel.messages import Ended, Message, Stop
 from antifreeze.errors import WorkerStartFailed
+from antifreeze.gate import Gate
 from antifreeze.slots.arena import Arena
 from antifreeze.supervisor.process import ASK_S, KILL_S, Exit
 from antifreeze.worker.failure import ThreadEnded
@@ -58,7 +59,8 @@ class WorkerThread:
         self._turns = turns
         self._journal = journal
         self._how = "ended as it was told to"
-        self._ended = threading.Event()
+        self._has_ended = False
+        self._end = Gate()
         self._body = ThreadWorker(spec, self.line, arena, journal, turns)
         self._thread = threading.Thread(target=self._run, name=f"antifreeze-worker-{spec.worker_id}", daemon=True)
         try:
@@ -81,7 +83,8 @@ class WorkerThread:
             try:
                 self.line.send(Ended(0))
             finally:
-                self._ended.set()
+                self._has_ended = True
+                self._end.open()
 
     fate = (
         "so its thread was told to end and another one took its place (what does not return cannot be ended in a thread: "
@@ -104,11 +107,14 @@ class WorkerThread:
 
     def is_gone(self) -> bool:
         """Not what is_alive() says: in Python before 3.13 it is False for good once a join() was broken off by a signal's handler."""
-        return self._ended.is_set() or os.getpid() != self.owner_pid
+        return self._has_ended or os.getpid() != self.owner_pid
 
     def wait_gone(self, deadline_s: float) -> bool:
-        is_another = self._thread is not threading.current_thread()  # a finalizer may run in any thread
-        if is_another and self._ended.wait(max(0.0, deadline_s - time.monotonic())):
+        if self._thread is threading.current_thread():  # a finalizer may run in any thread
+            return self.is_gone()
+        if not self.is_gone():
+            self._end.wait(deadline_s - time.monotonic())
+        if self.is_gone():
             self._thread.join(max(0.0, deadline_s - time.monotonic()))  # its last instructions
         return self.is_gone()
 

@@ -29,6 +29,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from antifreeze.gate import Gate
 from antifreeze.linux import on_fork
 from antifreeze.worker.failure import ThreadEnded
 from antifreeze.worker.generators import global_generators
@@ -113,9 +114,9 @@ class _Floor:
 
 
 _lock = threading.Lock()
-_left = threading.Condition(_lock)
 _floor = _Floor()
 _waiting: list[Turn] = []
+_gates: list[Gate] = []  # of those who wait until something has changed: opened, and forgotten, when it has
 _losers: set[Turn] = set()  # in samples that have lost the floor
 _here = threading.local()
 
@@ -132,7 +133,7 @@ class Turn:
         self.lost = False  # the floor that it was given last
         self.of = Of.SAMPLE
         self.looks = False
-        self.granted = threading.Event()
+        self.granted = Gate()
         self.collates = False
         self.waited_ns = 0
         self.waited_to_collate_ns = 0
@@ -196,12 +197,13 @@ class Turns:
 
     def try_close(self, limit_s: float) -> bool:
         """No turn is given any more; whether, after limit_s, none is left."""
-        with _left:  # or somebody who has just seen that it is open gives one after this
+        with _lock:  # or somebody who has just seen that it is open gives one after this
             self.is_open = False
-            left = _left.wait_for(lambda: self.floor.holder is None or self.floor.holder.turns is not self, limit_s)
-            if left and self.usage.found_late:
+        left = _wait_until(lambda: self.floor.holder is None or self.floor.holder.turns is not self, limit_s)
+        if left and self.usage.found_late:
+            with _lock:
                 self._forget_late_use()
-            return left
+        return left
 
     def _forget_late_use(self) -> None:
         """Samples that ran freely, while the loop waited, have moved generators: as far as that can be told, they are put back."""
@@ -227,7 +229,7 @@ class Turns:
             turn.ends = True
             if turn in _waiting:
                 _waiting.remove(turn)
-                turn.granted.set()
+                turn.granted.open()
 
     def give_up(self, turn: Turn) -> None:
         """Its thread has ended, or nobody waits for it any more."""
@@ -313,8 +315,8 @@ def wait_for_losers() -> None:
     if not _losers:
         return
     mine = getattr(_here, "turn", None)  # a loader inside such a sample
-    with _left:
-        if not _left.wait_for(lambda: _losers <= {mine}, _FREE_S):
+    if not _wait_until(lambda: _losers <= {mine}, _FREE_S):
+        with _lock:
             _losers.intersection_update({mine})  # they are stuck, and draw nothing
 
 
@@ -366,7 +368,7 @@ def _enter(turn: Turn, of: Of, looks: bool) -> bool:
     """Waits for the floor; False where the data set has turned out to need none."""
     turn.of, turn.looks = of, looks
     while True:
-        turn.granted.clear()
+        turn.granted.close()
         with turn.waiting():
             with _lock:
                 _end_free(turn)
@@ -397,22 +399,43 @@ def _is_granted_unsaid(turn: Turn) -> bool:
         return turn not in _waiting
 
 
+def _wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
+    """Whether it came to that, which is asked with the lock whenever somebody tells that something has changed."""
+    deadline_s = time.monotonic() + limit_s
+    while True:
+        gate = Gate()
+        with _lock:
+            if is_so():
+                return True
+            _gates.append(gate)
+        if not gate.wait(deadline_s - time.monotonic()):
+            with _lock:
+                return is_so()
+
+
+def _tell() -> None:
+    """With the lock."""
+    while _gates:
+        _gates.pop().open()
+
+
 def _end_free(turn: Turn) -> None:
     """With the lock."""
     turn.turns.usage.free.discard(turn)
     _losers.discard(turn)
-    _left.notify_all()
+    _tell()
 
 
 def _wait_for_free(turn: Turn, limit_s: float) -> bool:
     """Until no other thread runs samples of this data set freely, or has lost the floor; whoever begins one now takes turns. Whether it
     came to that; who is left after it is stuck, and waited for no more."""
     free = turn.turns.usage.free
-    with turn.waiting(), _left:
-        if _left.wait_for(lambda: not free and not _losers, limit_s):
+    with turn.waiting():
+        if _wait_until(lambda: not free and not _losers, limit_s):
             return True
-        free.clear()
-        _losers.clear()
+        with _lock:
+            free.clear()
+            _losers.clear()
         return False
 
 
@@ -422,12 +445,12 @@ def _grant() -> None:
         turns = turn.turns
         if not turn.looks and turns.usage.needs_no_turn(turn.of):
             _waiting.remove(turn)
-            turn.granted.set()
+            turn.granted.open()
         elif turns.is_open and turns.floor.holder is None:
             turns.floor.holder, turn.floor = turn, turns.floor
             turns.floor.turns += 1
             _waiting.remove(turn)
-            turn.granted.set()
+            turn.granted.open()
 
 
 def _leave(turn: Turn) -> None:
@@ -436,7 +459,7 @@ def _leave(turn: Turn) -> None:
     if floor is not None and floor.holder is turn:
         floor.put_back(turn.turns.usage.generators)
         floor.holder = None
-        _left.notify_all()
+        _tell()
         _grant()
     elif turn in _losers:
         _end_free(turn)
@@ -445,13 +468,13 @@ def _leave(turn: Turn) -> None:
 
 def _after_fork_in_child() -> None:
     """The threads are not here; whoever had the floor does not give it back."""
-    global _lock, _left, _floor, _here
+    global _lock, _floor, _here
     _lock = threading.Lock()
-    _left = threading.Condition(_lock)
     _floor = _Floor()
     _here = threading.local()
     _waiting.clear()
     _losers.clear()
+    _gates.clear()
 
 
 on_fork(child=_after_fork_in_child)
