@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from antifreeze.delivery.batches import build
+from antifreeze.delivery.copy_threads import COPIES_MATTER_NS, CopyThreads, has_large
 from antifreeze.delivery.own_effort import OwnEffort, Reading
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
@@ -25,7 +26,7 @@ from antifreeze.supervisor.exchange import Action, Ending, FreeSlot, LeftOut, Ro
 from antifreeze.supervisor.state import PoolState
 from antifreeze.supervisor.tasks import Batch, Task
 from antifreeze.supervisor.work import Content, Costs, StreamStart
-from antifreeze.torch_private import swap_worker_info, worker_info
+from antifreeze.torch_private import collate_alone, default_collate, swap_worker_info, worker_info
 from antifreeze.worker.awaiting import AsyncMapFetcher, map_fetcher_for
 from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.generators import global_generators
@@ -53,8 +54,17 @@ LOCKED_SLOT_PAYS_BYTES = 1 << 20
 class _LocalMaker(SampleMaker):
     """Keeps what was collated instead of packing it, and uses slots only for large batches."""
 
-    def __init__(self, config: FetchConfig, writer: SlotWriter, journal: JournalRow, collated: dict[int, Any], ring: Ring) -> None:
+    def __init__(
+        self,
+        config: FetchConfig,
+        writer: SlotWriter,
+        journal: JournalRow,
+        collated: dict[int, Any],
+        ring: Ring,
+        copies: CopyThreads | None,
+    ) -> None:
         super().__init__(config, writer, journal)
+        self._copies = copies
         self._collated = collated
         self._ring = ring
         self._slot: int | None = None  # of a task that came without one
@@ -77,6 +87,17 @@ class _LocalMaker(SampleMaker):
         if self._slot_pays(layout, task.batch_rows):
             return super().written(task, layout, columns, took_ns)
         return self.pack(task, layout.assemble(columns), len(task.indices), took_ns, 0)
+
+    @property
+    def copies_alone(self) -> bool:
+        return self._copies is not None and self._copies.alone
+
+    def _default_collate(self, samples: Any) -> Any:
+        if self._copies is None or not self._copies.alone:
+            return super()._default_collate(samples)
+        if not has_large(samples):
+            self._copies.nothing_large()
+        return collate_alone(samples)
 
     def give_up_slot(self) -> int | None:
         slot, self._slot = self._slot, None
@@ -108,6 +129,7 @@ class Learnt:
     def __init__(self, seeds: SampleSeeds, generators: list[Generator], effort: OwnEffort) -> None:
         self.seeds = seeds
         self.effort = effort
+        self.copies = CopyThreads()
         self.kept = KeptState(generators, seeds)
         self.loaded = 0  # batches
         self.rows_pay = True
@@ -153,8 +175,10 @@ class LocalPool:
         spares: list[Learnt],
         before: SampleSeeds | None = None,
         worker_init_fn: Callable[[int], None] | None = None,
+        beside_workers: bool = False,
     ) -> None:
-        """`spares`, `before`: of earlier ones with the same data set. `worker_init_fn`: for streams of a run that had workers."""
+        """`spares`, `before`: of earlier ones with the same data set. `worker_init_fn`: for streams of a run that had workers.
+        `beside_workers`: with how many threads it loads is not decided here (thread_use.py)."""
         self.ring = ring
         self.costs = costs
         self.layouts: dict[int, RowLayout] = {}
@@ -171,6 +195,7 @@ class LocalPool:
         self._journal = UnreadRow()
         self._learnt = _learnt(seeds, spares, before, costs)
         self._effort = self._learnt.effort
+        self._copies = self._learnt.copies if config.collate_fn is default_collate and not beside_workers else None
         self.lent = Lent(self._learnt, spares)
         self._kept, self.seeds = self._learnt.kept, self._learnt.seeds
         self._use_ring(ring)
@@ -180,7 +205,7 @@ class LocalPool:
 
     def _use_ring(self, ring: Ring) -> None:
         self.ring = ring
-        self._maker = _LocalMaker(self._config, SlotWriter(ring.arena, self._limit), self._journal, self.collated, ring)
+        self._maker = _LocalMaker(self._config, SlotWriter(ring.arena, self._limit), self._journal, self.collated, ring, self._copies)
         self._maker.rows_pay = self._learnt.rows_pay
         kind = StreamFetcher if self._iterable else map_fetcher_for(self._dataset)
         self._fetcher = kind(self._dataset, self._config, self._maker, self.seeds, self._journal)
@@ -273,6 +298,8 @@ class LocalPool:
             return NOT_PLAIN
         ended, fetched = time.perf_counter_ns(), fetcher.fetched_ns
         self.costs.add(task.batch_rows, fetched - began, ended - fetched, 0, *self._effort.end(before, ended - began))
+        if self._copies is not None and ended - fetched > COPIES_MATTER_NS:
+            self._copies.add(ended - began)
         return collated
 
     def _was_late(self, draws: bool) -> bool:
@@ -367,8 +394,10 @@ class LocalPool:
             self.streams[batch.stream].advanced(batch.number, stream.drawn, stream.state(), stream.ended)
 
     def _count(self, before: Reading | None, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
-        spent = self._effort.end(before, fetch_ns + collate_ns + write_ns)
-        self.costs.add(rows, fetch_ns, collate_ns, write_ns, *spent)
+        took_ns = fetch_ns + collate_ns + write_ns
+        self.costs.add(rows, fetch_ns, collate_ns, write_ns, *self._effort.end(before, took_ns))
+        if self._copies is not None and collate_ns + write_ns > COPIES_MATTER_NS:
+            self._copies.add(took_ns)
 
 
 def _listed(indices: Any) -> Any:

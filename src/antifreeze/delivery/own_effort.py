@@ -18,19 +18,16 @@ from typing import NamedTuple
 
 from antifreeze.supervisor.work import OwnThreads
 
-MEASURED_AFTER_NS = 2_000_000
-LOOKS_COST_A = 200
+MEASURED_AFTER_NS = 5_000_000
+LOOKS_COST_A = 1000
 """Looks at all threads are so far apart that they take this part of the time at most."""
 _REMEMBERED_NS = 1_000_000_000
 _COMPUTES = 0.05
 """A thread that ran, or would have, for this part of the time."""
 
 
-class Spent(NamedTuple):
-    """Of the time that a batch took."""
-
-    cpu_ns: int
-    queued_ns: int
+Spent = tuple[int, int]
+"""Nanoseconds of the time that a batch took: computing, and without a core. (No named one: it is made for every batch.)"""
 
 
 class _Stood(NamedTuple):
@@ -83,10 +80,10 @@ class OwnEffort:
 
     def end(self, before: Reading | None, took_ns: int) -> Spent:
         """Of the batch that has just been loaded and took so long."""
-        self._until_look_ns -= took_ns
         if before is None:
             self._loaded_ns += took_ns
             return self._at_most(took_ns) if took_ns >= MEASURED_AFTER_NS else self._like_the_last(took_ns)
+        self._until_look_ns -= self._loaded_ns
         now = self._last = _clocks()
         wall_ns = max(1, now.at_ns - before.clocks.at_ns)
         queued_ns = max(0, now.queued_ns - before.clocks.queued_ns)
@@ -101,7 +98,7 @@ class OwnEffort:
         return self._like_the_last(took_ns)
 
     def _like_the_last(self, took_ns: int) -> Spent:
-        return Spent(int(self._cpu_share * took_ns), int(self._queued_share * took_ns))
+        return int(self._cpu_share * took_ns), int(self._queued_share * took_ns)
 
     def _at_most(self, took_ns: int) -> Spent:
         """Of a long one that was not measured."""
@@ -110,7 +107,7 @@ class OwnEffort:
         if last is None or last.thread != now.thread:
             return self._like_the_last(took_ns)
         cpu_ns = min(took_ns, max(0, now.cpu_ns - last.cpu_ns))
-        return Spent(cpu_ns, min(took_ns - cpu_ns, max(0, now.queued_ns - last.queued_ns)))
+        return cpu_ns, min(took_ns - cpu_ns, max(0, now.queued_ns - last.queued_ns))
 
     # --- other threads ---
 
