@@ -3,8 +3,8 @@ default_collate's stack of large tensors.
 
 1. The user's code (data set, collate function, loop) has as many threads as he gave it, and nobody sees another number: torch's setting is
    left alone. In one thread means: copied by numpy, with the same bits.
-2. Threads that wait for each other are quick only while each has a core: beside one busy program on two cores a row of 0.6 MB took 5 ms
-   instead of 30 µs. So what a batch takes is measured with one thread first, and where all of them take longer there is one again, for a
+2. Threads that wait for each other are quick only while each has a core: beside other programs on two cores a row of 0.6 MB took 2 ms
+   instead of 0.1. So what a batch takes is measured with one thread first, and where all of them take longer there is one again, for a
    while (OneOrAll in thread_use.py).
 3. The whole batch counts, not its copies alone: where the data set has torch's threads busy too, those that rest meanwhile come late to it.
    Pictures that are cloned by the data set came three times as slowly beside others when only our copies were judged.

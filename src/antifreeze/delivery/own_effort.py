@@ -1,6 +1,6 @@
 """What loading in the loop's own process was made of: computing, standing in the queue for a core, or waiting for something outside.
 
-1. The user's own code runs between two batches, so clocks are read before a batch and after it: 14 µs in all. That is done where
+1. The user's own code runs between two batches, so clocks are read before a batch and after it: 12 µs in all. That is done where
    MEASURED_AFTER_NS of loading went by since it was begun last; the batches between are taken to be like the last one measured.
 2. One of those that took long by itself (a file that was opened) is no longer like it: it computed no more than this thread has since the
    last time its clock was read, and had no core for no longer than it had none since.
