@@ -12,6 +12,7 @@ from antifreeze.delivery.ledger import Ledger, OwnUse, Timing
 from antifreeze.events import Happening
 from antifreeze.options import OnBadSample
 from antifreeze.report import Report
+from antifreeze.supervisor.memory import Grown
 from antifreeze.supervisor.work import Copies, Costs
 from antifreeze.worker.failure import Failure
 from antifreeze.worker.journal import Used
@@ -236,3 +237,27 @@ def test_copies_are_told() -> None:
 def test_counts_are_shown_with_as_many_digits_as_matter() -> None:
     shown = {0: "0", 0.004: "<0.01", 0.02: "0.02", 1.44: "1.4", 99.6: "99.6", 1003.2: "1,003"}
     assert {count: module._few(count) for count in shown} == shown
+
+
+def test_threads_that_fight_have_a_row_and_the_verdict_leads_there() -> None:
+    source = ledger()
+    source.costs.own_threads.add(threads=2, looked_ns=200, queued_ns=100)
+    source.costs.cpu_ns = 10**12
+    report = Report.of(source, cores=2, workers=0)
+    assert (report.loading_threads, report.threads_without_core) == (2, 0.5)
+    assert "2 threads of this process computed on 2 cores, and one of them had no core for 50% of that time" in (report.crowding or "")
+    assert row_of(report, "threads").startswith("while the loop loaded batches itself") and "(see threads)" in report.verdict
+
+
+def test_thread_pools_of_workers_that_fight_have_a_row() -> None:
+    source = ledger()
+    for number in range(2):
+        source.costs.memory.workers[number] = Grown(pid=number, first_bytes=0, first_samples=0, busy_threads=8)
+    assert row_of(Report.of(source, cores=4, workers=2), "threads").startswith("the 2 workers have 16 threads that compute, on 4 cores")
+
+
+def test_threads_that_do_not_fight_are_not_mentioned() -> None:
+    source = ledger()
+    source.costs.own_threads.add(threads=2, looked_ns=200, queued_ns=10)
+    report = Report.of(source, cores=2, workers=0)
+    assert report.crowding is None and "\n  threads" not in str(report) and "(see threads)" not in report.verdict

@@ -81,6 +81,27 @@ CASES = {
         replace(WAITS, cpu_s=10.0, queued_s=20.0, workers=16),
         "workers that had no core to run on; 16 workers share 8 cores: num_workers=7 would not fight over them",
     ),
+    "no core, though there is one for each": (
+        replace(WAITS, cpu_s=10.0, queued_s=20.0, workers=1, cores=2),
+        "workers that had no core to run on; other programs, or other threads of this one, take the cores (1 worker and the loop need 2 "
+        "of 2 cores), and no setting of the loader brings more of them",
+    ),
+    "no core, chosen by us": (
+        replace(WAITS, cpu_s=10.0, queued_s=20.0, workers=3, cores=8, auto=True),
+        "take the cores (3 workers and the loop need 4 of 8 cores)",
+    ),
+    "no core, no workers": (
+        replace(WAITS, cpu_s=2.0, queued_s=7.0, fetch_s=10.0, workers=0),
+        "for a core to load on; other programs, or other threads of this one, take the cores (the loop needs 1 of 8 cores)",
+    ),
+    "threads that fight": (
+        replace(WAITS, cpu_s=8.0, fetch_s=10.0, workers=0, fight=True),
+        "which computes; threads of this process fight over the cores (see threads): torch.set_num_threads(1) or OMP_NUM_THREADS=1",
+    ),
+    "threads that fight, though it waits for something else": (
+        replace(WAITS, cpu_s=1.0, fetch_s=10.0, workers=0, fight=True),
+        "which itself waits (files, network, locks, sleep); num_workers=1 would do that beside the loop",
+    ),
     "collate": (replace(WAITS, fetch_s=6.0, collate_s=30.0), "for the collate function; num_workers=4 instead of 2"),
     "transport": (replace(WAITS, fetch_s=6.0, write_s=30.0), "for copying batches into shared memory; num_workers=4"),
     "uneven": (
@@ -133,12 +154,18 @@ def test_what_computes_is_not_offered_a_cache() -> None:
 
 
 def test_the_largest_cause_comes_first_and_fetch_is_parted_by_cpu_time() -> None:
-    causes = waited_for(replace(WAITS, fetch_s=30.0, collate_s=6.0, cpu_s=16.0, queued_s=5.0, waited_s=36.0, blocked_s=36.0))
+    causes = waited_for(replace(WAITS, fetch_s=30.0, collate_s=6.0, cpu_s=14.0, queued_s=7.0, waited_s=36.0, blocked_s=36.0))
     assert causes[Cause.WAITING] == pytest.approx(15.0)
     assert causes[Cause.COMPUTING] == pytest.approx(10.0)
     assert causes[Cause.COLLATE] == pytest.approx(6.0)
-    assert causes[Cause.NO_CORE] == pytest.approx(5.0)
+    assert causes[Cause.NO_CORE] == pytest.approx(5.0), "of the seven, two in collate"
     assert next(iter(causes)) is Cause.WAITING
+
+
+def test_a_data_set_that_computes_beside_a_long_queue_is_not_said_to_wait() -> None:
+    """Collating stands in the queue as well: what it took was once taken off the CPU time alone."""
+    causes = waited_for(replace(WAITS, fetch_s=10.0, collate_s=10.0, cpu_s=10.0, queued_s=10.0, waited_s=20.0, blocked_s=20.0))
+    assert (causes[Cause.COMPUTING], causes[Cause.NO_CORE], causes[Cause.WAITING]) == pytest.approx((5.0, 5.0, 0.0))
 
 
 def test_a_wait_that_goes_on_is_a_stall_only_where_it_is_far_longer_than_others() -> None:

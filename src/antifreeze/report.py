@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from antifreeze.delivery.bad_samples import DONE, BadSampleRecord
+from antifreeze.delivery.crowding import crowded_loop, crowded_workers
 from antifreeze.delivery.growth import growth_finding
 from antifreeze.delivery.ledger import Ledger, Timing
 from antifreeze.linux import fresh_page_ns
@@ -54,6 +55,10 @@ class Report:
     get), `as_parcels` (collated, then copied into the slot), `as_made` (by the loop itself or a worker thread, and not copied); of those
     `copied_out` (of the slot, because you keep so many, or because bad rows were left out), and `copied_to_pinned` (because slots could not
     be page-locked).
+
+    While the loop loaded batches itself, `loading_threads` threads of its process computed at the same time, or would have; the one of them
+    that stood longest without a core, the loop's own aside, did so for `threads_without_core` of that time. `crowding` is what that means,
+    or what the thread pools of workers do, where they fight over cores; else None.
     """
 
     epochs: int
@@ -97,6 +102,9 @@ class Report:
     as_made: int
     copied_out: int
     copied_to_pinned: int
+    loading_threads: int
+    threads_without_core: float
+    crowding: str | None
     growth: str | None
     decided: tuple[str, ...]
     bad_samples: tuple[BadSampleRecord, ...]
@@ -115,7 +123,10 @@ class Report:
         fault_s = fresh_page_ns() / 1e9 if many else None
         if ledger.decided:
             workers = ledger.decided[-1].workers
-        counted = replace(_counted(timing, costs, workers, cores, persistent), auto=bool(ledger.decided), loaded_ahead=ledger.warmth.used)
+        threads, pools = costs.own_threads, [worker.busy_threads for worker in costs.memory.workers.values()]
+        fight = crowded_loop(threads.most, threads.without_core, cores)
+        counted = _counted(timing, costs, workers, cores, persistent)
+        counted = replace(counted, auto=bool(ledger.decided), loaded_ahead=ledger.warmth.used, fight=fight is not None)
         if timing.waiting_since_ns is not None:
             counted = waiting_now(counted, (time.perf_counter_ns() - timing.waiting_since_ns) / 1e9)
         return cls(
@@ -160,6 +171,9 @@ class Report:
             as_made=copies.made,
             copied_out=copies.again,
             copied_to_pinned=copies.pinned,
+            loading_threads=threads.most,
+            threads_without_core=threads.without_core,
+            crowding=fight or crowded_workers(pools, cores),
             growth=growth_finding(costs.memory.most_grown, dataset, costs.memory.hoards),
             decided=tuple(map(str, ledger.decided)),
             bad_samples=tuple(ledger.bad_samples),
@@ -235,6 +249,8 @@ class Report:
             rows.append(("streams", f"{self.streams_ended} ended at a bad sample that they could not be led past"))
         if self.taking_turns:
             rows.append(("turns", f"{_TURNS} ({self.taking_turns})"))
+        if self.crowding:
+            rows.append(("threads", self.crowding))
         if self.growth:
             rows.append(("growth", self.growth))
         return [*rows, ("verdict", self.verdict)]

@@ -227,6 +227,43 @@ def _stack_plainly(batch: Any, *, collate_fn_map: Any = None) -> Any:
     return torch.stack(batch, 0, out=first.new_empty((len(batch), *first.shape)))
 
 
+SHARED_AMONG_THREADS = 32_768
+"""Elements from which on torch copies one tensor in several threads (at::internal::GRAIN_SIZE)."""
+
+
+def collate_alone(samples: Any) -> Any:
+    """default_collate with the same results, but for stacks of large tensors that are made in this thread alone. Functions that the user
+    has registered are called as ever, and see torch as he left it."""
+    functions = _collate.default_collate_fn_map
+    if functions.get(torch.Tensor) is _collate_tensors:
+        functions = {**functions, torch.Tensor: _stack_alone}
+    return _collate.collate(samples, collate_fn_map=functions)
+
+
+def _stack_alone(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    if not _may_stack_alone(batch):
+        return _collate_tensors(batch, collate_fn_map=collate_fn_map)
+    stacked = batch[0].new_empty((len(batch), *batch[0].shape))
+    try:
+        into = stacked.numpy()
+        for row, tensor in enumerate(batch):
+            into[row] = tensor.numpy()
+    except (TypeError, RuntimeError):  # what numpy does not know: bfloat16, a lazy conjugate
+        return _collate_tensors(batch, collate_fn_map=collate_fn_map)
+    return stacked
+
+
+def _may_stack_alone(batch: Any) -> bool:
+    """Plain ones of one shape and dtype; and no worker of torch's, who stacks in shared memory."""
+    if type(batch) not in (list, tuple) or set(map(type, batch)) != {torch.Tensor} or modes_at_work() or torch.get_num_threads() == 1:
+        return False
+    first = batch[0]
+    if first.numel() < SHARED_AMONG_THREADS or first.layout is not torch.strided or first.device.type != "cpu" or first.is_nested:
+        return False
+    dtype, shape = first.dtype, first.shape
+    return all(each.dtype == dtype and each.shape == shape and not each.requires_grad and each.is_contiguous() for each in batch)
+
+
 def accelerator_for_pinning() -> str | None:
     """The accelerator torch would pin for, or None; `torch.accelerator` came with torch 2.6."""
     if hasattr(torch, "accelerator"):

@@ -64,6 +64,7 @@ class Counted:
     taking_turns: bool = False  # threads, because of random generators
     auto: bool = False  # the number of workers is ours to choose
     loaded_ahead: int = 0  # batches that were there before their epoch began
+    fight: bool = False  # threads of the loop's process, over cores, while it loads
     waiting_now_s: float = 0.0
     """Of waited_s, what the loop is at while it is asked."""
 
@@ -112,13 +113,16 @@ def waited_for(counted: Counted) -> dict[Cause, float]:
 
 
 def _stages(counted: Counted) -> dict[Cause, float]:
-    """What the work was made of. Collating and copying compute; the rest of the CPU time is the data set's."""
-    computing_s = min(counted.fetch_s, max(0.0, counted.cpu_s - counted.collate_s - counted.write_s))
-    no_core_s = min(counted.fetch_s - computing_s, counted.queued_s)
+    """What the work was made of. Collating and copying wait for nothing but a core; the rest of the time that something ran, or stood in
+    the queue for a core, is the data set's, in the same proportion."""
+    needs_core_s = counted.cpu_s + counted.queued_s
+    of_fetch_s = min(counted.fetch_s, max(0.0, needs_core_s - counted.collate_s - counted.write_s))
+    computing_s = of_fetch_s * (counted.cpu_s / needs_core_s) if needs_core_s else 0.0
+    no_core_s = of_fetch_s - computing_s
     return {
         Cause.COMPUTING: computing_s,
         Cause.NO_CORE: no_core_s,
-        Cause.WAITING: counted.fetch_s - computing_s - no_core_s,
+        Cause.WAITING: counted.fetch_s - of_fetch_s,
         Cause.COLLATE: counted.collate_s,
         Cause.TRANSPORT: counted.write_s,
     }
@@ -138,9 +142,11 @@ def verdict(counted: Counted) -> str:
     if counted.waiting_now_s > A_STALL_S:
         said = f"the loop is waiting now, for {_s(counted.waiting_now_s)}; in all it {said.removeprefix('the loop ')}"
     of_it = seconds / counted.waited_s if counted.waited_s else 0.0
-    return f"{said}, {of_it:.0%} of it for {_NAMED[cause]}; {_advice(cause, counted)}"
+    named = _NO_CORE_ALONE if cause is Cause.NO_CORE and not counted.workers else _NAMED[cause]
+    return f"{said}, {of_it:.0%} of it for {named}; {_advice(cause, counted)}"
 
 
+_NO_CORE_ALONE = "a core to load on"
 _NAMED = {
     Cause.COMPUTING: "the data set's __getitem__, which computes",
     Cause.WAITING: "the data set's __getitem__, which itself waits (files, network, locks, sleep)",
@@ -167,6 +173,10 @@ def _advice(cause: Cause, counted: Counted) -> str:
         times = counted.elapsed_s / max(1e-9, counted.work_s + counted.loop_s + counted.startup_s)  # if the loop did all of it itself
         without = f", and num_workers=0, which needs none, would be about {times:.1f}× as fast"
         return said + without if counted.workers and not counted.auto and times >= WORTH_IT else said
+    if counted.fight and not counted.workers and cause is not Cause.WAITING:
+        return "threads of this process fight over the cores (see threads): torch.set_num_threads(1) or OMP_NUM_THREADS=1 ends that"
+    if cause is Cause.NO_CORE and counted.workers <= max(1, counted.cores - 1):
+        return _about_others(counted)
     if counted.auto:
         there = f"{counted.workers} worker{'s' if counted.workers > 1 else ''}" if counted.workers else "none but the loop itself"
         found = f'num_workers="auto" has chosen {there} on {_cores(counted.cores)}'
@@ -184,6 +194,14 @@ def _advice(cause: Cause, counted: Counted) -> str:
             "hedge=True, in_order=False or a larger prefetch_factor evens that out"
         )
     return _more_workers(cause, counted)
+
+
+def _about_others(counted: Counted) -> str:
+    """There are cores for all that this loader runs, so others have them."""
+    workers = f"{counted.workers} worker{'s' if counted.workers > 1 else ''} and the loop need {counted.workers + 1}"
+    needed = workers if counted.workers else "the loop needs 1"
+    there = f"{needed} of {_cores(counted.cores)}"
+    return f"other programs, or other threads of this one, take the cores ({there}), and no setting of the loader brings more of them"
 
 
 def _about_start_up(counted: Counted) -> str:

@@ -33,7 +33,7 @@ def four_threads() -> Iterator[None]:
 def after_a_look() -> ThreadUse:
     """One that knows what a batch takes with one thread."""
     use = ThreadUse()
-    use._one_ns = 50_000.0
+    use._contest.one_ns = 50_000.0
     return use
 
 
@@ -206,7 +206,7 @@ def test_what_breaks_off_those_that_nobody_looks_at_does_not_make_the_next_look_
     monkeypatch.setattr(ThreadUse, "_watch", watch)
     with DataLoader(WholeBatches(), batch_size=50, num_workers="auto", collate_fn=as_it_is) as loader:
         batches: Any = iter(loader)
-        batches._steering.auto.threads._one_ns = 1e9
+        batches._steering.auto.threads._contest.one_ns = 1e9
         for number in range(1, 150):
             next(batches)
             if number % 10 == 0:
@@ -241,7 +241,7 @@ def test_a_loader_whose_batches_do_more_from_the_sixteenth_on() -> None:
     torch.set_num_threads(4)
     with DataLoader(MixesLate(), batch_size=50, num_workers="auto", collate_fn=as_it_is) as loader:
         batches = iter(loader)
-        batches._steering.auto.threads._one_ns = 1e9  # type: ignore[attr-defined]
+        batches._steering.auto.threads._contest.one_ns = 1e9  # type: ignore[attr-defined]
         seen = [next(batches) for _ in range(40)]
     assert [int(threads[0]) for threads, _ in seen[4:]] == [4] * 11 + [1] * 25
     assert all(torch.equal(late, expected) for _, late in seen[15:])

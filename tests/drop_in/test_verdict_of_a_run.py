@@ -28,8 +28,7 @@ class Computes(Sleeps):
         return torch.tensor(index)
 
 
-# without workers the wait for a core counts as waiting, which another lane of ./check may well cause
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_waiting_and_computing_are_told_apart(workers: int) -> None:
     for dataset, kind, other in ((Sleeps(), "waiting", "computing"), (Computes(), "computing", "waiting")):
         with DataLoader(dataset, batch_size=8, num_workers=workers) as loader:

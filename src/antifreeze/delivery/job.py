@@ -80,7 +80,9 @@ class Job:
         config = FetchConfig(*given, options.concurrency, options.sample_timeout_s, self._fills)
         seeds = (seeding.base_seed, seeding.epoch)
         known = (ledger.costs, ledger.learnt, ledger.local_seeds)
-        pool = LocalPool(self.dataset, not self.is_map, config, seeds, ring, self._limit, *known, self.worker_init_fn)
+        pool = LocalPool(
+            self.dataset, not self.is_map, config, seeds, ring, self._limit, *known, self.worker_init_fn, beside_workers=bool(self.workers)
+        )
         ledger.local_seeds, ledger.held_loop = pool.seeds, pool.held_loop
         return pool
 

@@ -18,13 +18,15 @@ from typing import Any
 import torch
 
 from antifreeze.delivery.batches import build
+from antifreeze.delivery.copy_threads import COPIES_MATTER_NS, CopyThreads, has_large
+from antifreeze.delivery.own_effort import OwnEffort, Reading
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.exchange import Action, Ending, FreeSlot, LeftOut, RowFailed, Send, TaskEnded
 from antifreeze.supervisor.state import PoolState
 from antifreeze.supervisor.tasks import Batch, Task
 from antifreeze.supervisor.work import Content, Costs, StreamStart
-from antifreeze.torch_private import swap_worker_info, worker_info
+from antifreeze.torch_private import collate_alone, default_collate, swap_worker_info, worker_info
 from antifreeze.worker.awaiting import AsyncMapFetcher, map_fetcher_for
 from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.generators import global_generators
@@ -48,15 +50,21 @@ SLOT_PAYS_BYTES = 32 << 20
 LOCKED_SLOT_PAYS_BYTES = 1 << 20
 """The same where a device copies from slots, because their pages are locked."""
 
-MEASURED_EVERY = 8
-"""The clock of the CPU costs most of a microsecond: of so many batches one is measured, and stands for those that follow."""
-
 
 class _LocalMaker(SampleMaker):
     """Keeps what was collated instead of packing it, and uses slots only for large batches."""
 
-    def __init__(self, config: FetchConfig, writer: SlotWriter, journal: JournalRow, collated: dict[int, Any], ring: Ring) -> None:
+    def __init__(
+        self,
+        config: FetchConfig,
+        writer: SlotWriter,
+        journal: JournalRow,
+        collated: dict[int, Any],
+        ring: Ring,
+        copies: CopyThreads | None,
+    ) -> None:
         super().__init__(config, writer, journal)
+        self._copies = copies
         self._collated = collated
         self._ring = ring
         self._slot: int | None = None  # of a task that came without one
@@ -79,6 +87,17 @@ class _LocalMaker(SampleMaker):
         if self._slot_pays(layout, task.batch_rows):
             return super().written(task, layout, columns, took_ns)
         return self.pack(task, layout.assemble(columns), len(task.indices), took_ns, 0)
+
+    @property
+    def copies_alone(self) -> bool:
+        return self._copies is not None and self._copies.alone
+
+    def _default_collate(self, samples: Any) -> Any:
+        if self._copies is None or not self._copies.alone:
+            return super()._default_collate(samples)
+        if not has_large(samples):
+            self._copies.nothing_large()
+        return collate_alone(samples)
 
     def give_up_slot(self) -> int | None:
         slot, self._slot = self._slot, None
@@ -107,8 +126,10 @@ class Learnt:
     """What one epoch leaves to the next: what was found out about the data set, and nothing of the data set itself (it may lead to the
     iterator whose end gives this back)."""
 
-    def __init__(self, seeds: SampleSeeds, generators: list[Generator]) -> None:
+    def __init__(self, seeds: SampleSeeds, generators: list[Generator], effort: OwnEffort) -> None:
         self.seeds = seeds
+        self.effort = effort
+        self.copies = CopyThreads()
         self.kept = KeptState(generators, seeds)
         self.loaded = 0  # batches
         self.rows_pay = True
@@ -128,7 +149,7 @@ class Lent:
             self._spares.append(learnt)
 
 
-def _learnt(seeds: tuple[int, int], spares: list[Learnt], before: SampleSeeds | None) -> Learnt:
+def _learnt(seeds: tuple[int, int], spares: list[Learnt], before: SampleSeeds | None, costs: Costs) -> Learnt:
     """In an epoch that has ended; or, where the others are in use, at least what data sets draw."""
     with suppress(IndexError):  # there is none, or another thread has just taken it
         learnt = spares.pop()
@@ -138,7 +159,7 @@ def _learnt(seeds: tuple[int, int], spares: list[Learnt], before: SampleSeeds | 
     fresh = SampleSeeds(*seeds, generators)
     if before is not None:
         fresh.go_on_from(before)
-    return Learnt(fresh, generators)
+    return Learnt(fresh, generators, OwnEffort(costs.own_threads))
 
 
 class LocalPool:
@@ -154,8 +175,10 @@ class LocalPool:
         spares: list[Learnt],
         before: SampleSeeds | None = None,
         worker_init_fn: Callable[[int], None] | None = None,
+        beside_workers: bool = False,
     ) -> None:
-        """`spares`, `before`: of earlier ones with the same data set. `worker_init_fn`: for streams of a run that had workers."""
+        """`spares`, `before`: of earlier ones with the same data set. `worker_init_fn`: for streams of a run that had workers.
+        `beside_workers`: with how many threads it loads is not decided here (thread_use.py)."""
         self.ring = ring
         self.costs = costs
         self.layouts: dict[int, RowLayout] = {}
@@ -170,8 +193,9 @@ class LocalPool:
         self._worker_init_fn = worker_init_fn
         self._base_seed = seeds[0]
         self._journal = UnreadRow()
-        self._cpu_share = 1.0
-        self._learnt = _learnt(seeds, spares, before)
+        self._learnt = _learnt(seeds, spares, before, costs)
+        self._effort = self._learnt.effort
+        self._copies = self._learnt.copies if config.collate_fn is default_collate and not beside_workers else None
         self.lent = Lent(self._learnt, spares)
         self._kept, self.seeds = self._learnt.kept, self._learnt.seeds
         self._use_ring(ring)
@@ -181,7 +205,7 @@ class LocalPool:
 
     def _use_ring(self, ring: Ring) -> None:
         self.ring = ring
-        self._maker = _LocalMaker(self._config, SlotWriter(ring.arena, self._limit), self._journal, self.collated, ring)
+        self._maker = _LocalMaker(self._config, SlotWriter(ring.arena, self._limit), self._journal, self.collated, ring, self._copies)
         self._maker.rows_pay = self._learnt.rows_pay
         kind = StreamFetcher if self._iterable else map_fetcher_for(self._dataset)
         self._fetcher = kind(self._dataset, self._config, self._maker, self.seeds, self._journal)
@@ -236,7 +260,7 @@ class LocalPool:
             collated = self._load_plainly(fetcher, task if not fetcher.gathers else task._replace(indices=_listed(indices)))
             if collated is not NOT_PLAIN:
                 return collated, 0
-        cpu_before = self._cpu_now()
+        before = self._effort.begin()
         try:
             outcome = self._run_kept(partial(fetcher.load, task))
         except BaseException:
@@ -244,14 +268,13 @@ class LocalPool:
             if slot is not None:
                 self.ring.give_back(slot)
             raise
-        self._measure(cpu_before, outcome)
         self._learnt.rows_pay = self._maker.rows_pay
         if isinstance(outcome, Packed):
-            self._count(outcome.rows, outcome.fetch_ns, outcome.collate_ns, outcome.write_ns)
+            self._count(before, outcome.rows, outcome.fetch_ns, outcome.collate_ns, outcome.write_ns)
             return self.collated.pop(number), 0
         slot = self._maker.give_up_slot()
         assert isinstance(outcome, Rows) and slot is not None
-        self._count(outcome.rows, outcome.fetch_ns, 0, outcome.write_ns)
+        self._count(before, outcome.rows, outcome.fetch_ns, 0, outcome.write_ns)
         batch = Batch(number, slot, rows, None, layout=outcome.layout.key, rows_loaded=rows)
         return build(batch, {outcome.layout.key: outcome.layout}, self.ring, self.costs.copies)
 
@@ -260,7 +283,7 @@ class LocalPool:
         draws = fetcher.deals()
         if draws and in_worker_thread():
             return NOT_PLAIN
-        cpu_before = None if self._learnt.loaded % MEASURED_EVERY else time.process_time_ns()
+        before = self._effort.begin()
         began = time.perf_counter_ns()
         self._kept.begin()
         if draws:
@@ -274,9 +297,9 @@ class LocalPool:
         if self._was_late(draws) or collated is NOT_PLAIN:
             return NOT_PLAIN
         ended, fetched = time.perf_counter_ns(), fetcher.fetched_ns
-        if cpu_before is not None:
-            self._cpu_share = _share(time.process_time_ns() - cpu_before, ended - began)
-        self.costs.add(task.batch_rows, fetched - began, ended - fetched, 0, int(self._cpu_share * (ended - began)))
+        self.costs.add(task.batch_rows, fetched - began, ended - fetched, 0, *self._effort.end(before, ended - began))
+        if self._copies is not None and ended - fetched > COPIES_MATTER_NS:
+            self._copies.add(ended - began)
         return collated
 
     def _was_late(self, draws: bool) -> bool:
@@ -327,7 +350,7 @@ class LocalPool:
         self._journal.begin(task.number, task.batch, time.monotonic_ns())
         self._learnt.loaded += 1
         self._maker.rows_pay |= not self._learnt.loaded % LOOK_AGAIN_EVERY
-        cpu_before = self._cpu_now()
+        before = self._effort.begin()
         try:
             if isinstance(self._fetcher, StreamFetcher):
                 outcome = self._load_of_stream(self._fetcher, batch, work)
@@ -338,8 +361,7 @@ class LocalPool:
         except BaseException as error:  # Ctrl-C too: raised when the batch is delivered, so that the loop may go on after it
             self._note_failure(task, work, error)
         else:
-            self._measure(cpu_before, outcome)
-            self._note(task, outcome)
+            self._note(task, outcome, before)
 
     def _note_failure(self, task: Task, work: WorkerTask, error: BaseException) -> None:
         said = f"samples {few(work.indices)}" if work.indices else ""
@@ -347,16 +369,16 @@ class LocalPool:
         told.row, told.index = told.failure.row, told.failure.index  # type: ignore[attr-defined]
         self._perform(self.state.handle(TaskEnded(0, task.number, Ending.FAILED, failure=told)))
 
-    def _note(self, task: Task, outcome: Rows | Packed | Bounce) -> None:
+    def _note(self, task: Task, outcome: Rows | Packed | Bounce, before: Reading | None) -> None:
         ended = TaskEnded(0, task.number, Ending.BOUNCED)
         if isinstance(outcome, Packed):
-            self._count(outcome.rows, outcome.fetch_ns, outcome.collate_ns, outcome.write_ns)
+            self._count(before, outcome.rows, outcome.fetch_ns, outcome.collate_ns, outcome.write_ns)
             ended = TaskEnded(0, task.number, Ending.PARCEL, rows=outcome.rows, parcel_bytes=outcome.size_bytes)
         else:
             for row, failure in outcome.failures.items():
                 self._perform(self.state.handle(RowFailed(task.number, row, failure)))
         if isinstance(outcome, Rows):
-            self._count(outcome.rows, outcome.fetch_ns, 0, outcome.write_ns)
+            self._count(before, outcome.rows, outcome.fetch_ns, 0, outcome.write_ns)
             self.layouts[outcome.layout.key] = outcome.layout
             ended = TaskEnded(0, task.number, Ending.ROWS, rows=outcome.rows, layout=outcome.layout.key)
         self._perform(self.state.handle(ended))
@@ -371,21 +393,11 @@ class LocalPool:
             stream = fetcher.streams[batch.stream]
             self.streams[batch.stream].advanced(batch.number, stream.drawn, stream.state(), stream.ended)
 
-    def _cpu_now(self) -> int | None:
-        """None where this batch is not measured."""
-        return None if self._learnt.loaded % MEASURED_EVERY else time.process_time_ns()
-
-    def _measure(self, cpu_before: int | None, outcome: Rows | Packed | Bounce) -> None:
-        if cpu_before is not None and not isinstance(outcome, Bounce):
-            collate_ns = outcome.collate_ns if isinstance(outcome, Packed) else 0
-            self._cpu_share = _share(time.process_time_ns() - cpu_before, outcome.fetch_ns + outcome.write_ns + collate_ns)
-
-    def _count(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
-        self.costs.add(rows, fetch_ns, collate_ns, write_ns, int(self._cpu_share * (fetch_ns + collate_ns + write_ns)))
-
-
-def _share(of_it_ns: int, all_ns: int) -> float:
-    return min(1.0, of_it_ns / max(1, all_ns))
+    def _count(self, before: Reading | None, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
+        took_ns = fetch_ns + collate_ns + write_ns
+        self.costs.add(rows, fetch_ns, collate_ns, write_ns, *self._effort.end(before, took_ns))
+        if self._copies is not None and collate_ns + write_ns > COPIES_MATTER_NS:
+            self._copies.add(took_ns)
 
 
 def _listed(indices: Any) -> Any:

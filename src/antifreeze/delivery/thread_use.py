@@ -69,15 +69,49 @@ def _is_complex(value: Any) -> bool:
     return value.is_complex() if isinstance(value, torch.Tensor) else isinstance(value, complex)
 
 
+class OneOrAll:
+    """Which is faster, one thread or all of torch's, from what batches took. PURE: what it is told is all it knows."""
+
+    def __init__(self) -> None:
+        self.one_ns: float | None = None  # what a batch takes with one thread
+        self.rest_left = 0  # looks for which there is one
+        self._rest, self._well_for = REST_LOOKS, 0
+
+    def __repr__(self) -> str:
+        if self.has_all:
+            return "<OneOrAll: all threads>"
+        return f"<OneOrAll: one thread, {f'for {self.rest_left} looks' if self.rest_left else 'to be measured'}>"
+
+    @property
+    def has_all(self) -> bool:
+        return self.one_ns is not None and not self.rest_left
+
+    def look(self, mean_ns: float) -> None:
+        """What a batch took, on the average since the last look, with as many as there were."""
+        if self.has_all:
+            self._judge(mean_ns)
+            return
+        self.one_ns = mean_ns if self.one_ns is None else (self.one_ns + mean_ns) / 2
+        self.rest_left = max(0, self.rest_left - 1)
+
+    def _judge(self, mean_ns: float) -> None:
+        assert self.one_ns is not None
+        if mean_ns > SLOWER * self.one_ns:
+            self.rest_left, self._rest, self._well_for = self._rest, min(2 * self._rest, MOST_REST_LOOKS), 0
+            return
+        self._well_for += 1
+        if self._well_for >= self._rest:
+            self._rest = REST_LOOKS
+
+
 class ThreadUse:
     def __init__(self) -> None:
         self._left = WATCHED_BATCHES
         self._number = 0  # of the batch in its pass
         self._others: set[str] = set()
-        self._one_ns: float | None = None  # what a batch takes with one thread
+        self._contest = OneOrAll()
         self._last: tuple[int, int] | None = None  # batches and what they took, at the last look, but for those that were watched
         self._watched, self._watched_ns = 0, 0
-        self._rest_left, self._rest, self._well_for = 0, REST_LOOKS, 0  # looks
 
     def __repr__(self) -> str:
         if self._may_use_all:
@@ -86,7 +120,7 @@ class ThreadUse:
             return f"<ThreadUse: one thread, because of {', '.join(sorted(self._others))}>"
         if self._left:
             return f"<ThreadUse: one thread, until {self._left} more batches were watched>"
-        return f"<ThreadUse: one thread, for {self._rest_left} looks>" if self._rest_left else "<ThreadUse: one thread, to be measured>"
+        return repr(self._contest).replace("OneOrAll", "ThreadUse")
 
     @property
     def _gives_the_same_bits(self) -> bool:
@@ -94,7 +128,7 @@ class ThreadUse:
 
     @property
     def _may_use_all(self) -> bool:
-        return self._gives_the_same_bits and self._one_ns is not None and not self._rest_left
+        return self._gives_the_same_bits and self._contest.has_all
 
     # --- which are faster ---
 
@@ -103,26 +137,13 @@ class ThreadUse:
         before, self._last = self._last, (batches - self._watched, work_ns - self._watched_ns)
         if before is None or self._last[0] <= before[0] or not self._gives_the_same_bits:
             return False
-        used_all, mean_ns = self._may_use_all, (self._last[1] - before[1]) / (self._last[0] - before[0])
-        if used_all:
-            self._judge(mean_ns)
-        else:
-            self._one_ns = mean_ns if self._one_ns is None else (self._one_ns + mean_ns) / 2
-            self._rest_left = max(0, self._rest_left - 1)
+        used_all = self._may_use_all
+        self._contest.look((self._last[1] - before[1]) / (self._last[0] - before[0]))
         return self._may_use_all != used_all
 
     def look_away(self) -> None:
         """Other batches are counted from now on."""
         self._last = None
-
-    def _judge(self, mean_ns: float) -> None:
-        assert self._one_ns is not None
-        if mean_ns > SLOWER * self._one_ns:
-            self._rest_left, self._rest, self._well_for = self._rest, min(2 * self._rest, MOST_REST_LOOKS), 0
-            return
-        self._well_for += 1
-        if self._well_for >= self._rest:
-            self._rest = REST_LOOKS
 
     # --- which give the same bits ---
 

@@ -29,6 +29,7 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from antifreeze.batching.by_length import BatchesByLength
+from antifreeze.delivery.crowding import crowded_workers
 from antifreeze.errors import AntifreezeWarning
 from antifreeze.parts import named_parts
 from antifreeze.torch_private import is_datapipe
@@ -88,14 +89,10 @@ class Traps:
 
     def busy_threads(self, threads: list[int]) -> None:
         """`threads`: how many of each worker's compute."""
-        cores = self._usable_cores() if max(threads, default=1) > 1 else 0
-        if cores and sum(threads) > 2 * max(cores, len(threads)):
-            self.say(
-                "threads",
-                f"the {len(threads)} workers have {sum(threads)} threads that compute, on {cores} cores: a thread pool in each of them "
-                "(OpenCV, BLAS, OpenMP, a pool of the data set's) fights with the others; cv2.setNumThreads(0), OMP_NUM_THREADS=1 or "
-                "a smaller pool, set in worker_init_fn, would be faster",
-            )
+        if max(threads, default=1) > 1:
+            said = crowded_workers(threads, self._usable_cores())
+            if said is not None:
+                self.say("threads", said)
 
     def _look_at(self, path: str, value: Any, workers: int, forks: bool) -> None:
         kind = kind_of(value)

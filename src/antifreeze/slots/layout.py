@@ -26,7 +26,7 @@ import torch
 
 from antifreeze.signals import raise_if_of_signal
 from antifreeze.slots import texts
-from antifreeze.torch_private import collates_as_torch, default_collate
+from antifreeze.torch_private import SHARED_AMONG_THREADS, collates_as_torch, default_collate
 
 ALIGNMENT = 64
 LARGE_ROW_BYTES = 128 * 1024
@@ -189,8 +189,12 @@ def transpose(layout: RowLayout, samples: Sequence[Any]) -> list[Sequence[Any]]:
     return columns
 
 
-def write_column(leaf: Leaf, into: torch.Tensor, column: Sequence[Any]) -> None:
-    """Copies `column` into the rows of `into`, all of one kind, dtype and shape, or raises Irregular."""
+def write_column(leaf: Leaf, into: torch.Tensor, column: Sequence[Any], alone: bool = False) -> None:
+    """Copies `column` into the rows of `into`, all of one kind, dtype and shape, or raises Irregular. `alone`: not in several threads."""
+    if alone and leaf.kind is LeafKind.TENSOR and into.numel() >= SHARED_AMONG_THREADS * max(1, len(into)):
+        for row, part in enumerate(column):
+            _write_tensor(leaf, into, row, part, alone)
+        return
     _WRITERS[leaf.kind](leaf, into, column)
 
 
@@ -204,12 +208,15 @@ def starts_as(layout: RowLayout, sample: Any) -> bool:
     return all(getattr(part, "dtype", leaf.dtype) == leaf.dtype for leaf, part in zip(layout.leaves, parts, strict=True) if leaf.is_tensor)
 
 
-def write_sample(layout: RowLayout, columns: Sequence[torch.Tensor], row: int, sample: Any) -> None:
+def write_sample(layout: RowLayout, columns: Sequence[torch.Tensor], row: int, sample: Any, alone: bool = False) -> None:
     """One sample into row `row` of the columns, as write_column does it for many; or raises Irregular."""
     parts: list[Any] = []
     _flatten(layout.tree, sample, parts)
     for leaf, column, part in zip(layout.leaves, columns, parts, strict=True):
-        _SAMPLE_WRITERS[leaf.kind](leaf, column, row, part)
+        if leaf.kind is LeafKind.TENSOR:
+            _write_tensor(leaf, column, row, part, alone)
+        else:
+            _SAMPLE_WRITERS[leaf.kind](leaf, column, row, part)
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------
@@ -366,20 +373,20 @@ _WRITERS: dict[LeafKind, Callable[[Leaf, torch.Tensor, Sequence[Any]], None]] = 
 }
 
 
-def _write_tensor(leaf: Leaf, column: torch.Tensor, row: int, part: Any) -> None:
+def _write_tensor(leaf: Leaf, column: torch.Tensor, row: int, part: Any, alone: bool) -> None:
     if type(part) is not torch.Tensor:
         raise Irregular(f"a part is not a {leaf}")
     _check_is(leaf, part, part.shape)
     try:
-        _copy(part, column, row)
+        _copy(part, column, row, alone)
     except RuntimeError as error:
         raise Irregular(str(error)) from None
 
 
-def _copy(part: torch.Tensor, column: torch.Tensor, row: int) -> None:
+def _copy(part: torch.Tensor, column: torch.Tensor, row: int, alone: bool) -> None:
     """By numpy, which leaves a contiguous piece to the C library: on some processors that is half again as fast as torch's loop, but
     not as torch's loop in several threads. What numpy does not know (bfloat16, a lazy conjugate) torch copies."""
-    if torch.get_num_threads() > 1:
+    if not alone and torch.get_num_threads() > 1:
         column[row].copy_(part)
         return
     try:
@@ -413,7 +420,6 @@ def _write_text(leaf: Leaf, column: torch.Tensor, row: int, part: Any) -> None:
 
 
 _SAMPLE_WRITERS: dict[LeafKind, Callable[[Leaf, torch.Tensor, int, Any], None]] = {
-    LeafKind.TENSOR: _write_tensor,
     LeafKind.ARRAY: _write_array,
     LeafKind.NUMBER: _write_number,
     LeafKind.TEXT: _write_text,

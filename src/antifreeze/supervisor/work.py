@@ -62,6 +62,24 @@ class Copies:
 
 
 @dataclass
+class OwnThreads:
+    """Threads of the loop's process while it loads batches itself, in those that were looked at (own_effort.py)."""
+
+    most: int = 1  # that computed, or would have, at the same time
+    looked_ns: int = 0
+    queued_ns: int = 0  # of it, how long the one that stood longest had no core; the loop's own does not count
+
+    def add(self, threads: int, looked_ns: int, queued_ns: int) -> None:
+        self.most = max(self.most, threads)
+        self.looked_ns += looked_ns
+        self.queued_ns += min(looked_ns, queued_ns)
+
+    @property
+    def without_core(self) -> float:
+        return self.queued_ns / self.looked_ns if self.looked_ns else 0.0
+
+
+@dataclass
 class Costs:
     """What the workers cost, in all. `cpu_ns` and `queued_ns` (for a core) are of all three stages together."""
 
@@ -81,6 +99,7 @@ class Costs:
     memory: MemoryWatch = field(default_factory=MemoryWatch)
     tally: Tally = field(default_factory=Tally)
     copies: Copies = field(default_factory=Copies)
+    own_threads: OwnThreads = field(default_factory=OwnThreads)
 
     def add(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int, cpu_ns: int, queued_ns: int = 0) -> None:
         self.fetch_ns += fetch_ns

@@ -56,6 +56,11 @@ class SampleMaker:
             self._last_layout = layout
         return layout
 
+    @property
+    def copies_alone(self) -> bool:
+        """Whether large rows are copied in this thread alone, though torch has several."""
+        return False
+
     rows_pay = True
     """Whether it is worth a look if samples can be written as rows."""
 
@@ -91,7 +96,7 @@ class SampleMaker:
         """Raises Irregular where one of them does not fit."""
         rows = self.rows_of(task, layout, first_row, len(samples))
         for leaf, into, column in zip(layout.leaves, rows, transpose(layout, samples), strict=True):
-            write_column(leaf, into, column)
+            write_column(leaf, into, column, self.copies_alone)
 
     def rows_of(self, task: Task, layout: RowLayout, first_row: int, rows: int) -> list[torch.Tensor]:
         """Where these rows of a batch are to be written: a part of each column."""
@@ -210,7 +215,7 @@ class RowByRow:
             return
         assert self.layout is not None
         began = time.perf_counter_ns()
-        write_sample(self.layout, self._rows, number, sample)
+        write_sample(self.layout, self._rows, number, sample, self._maker.copies_alone)
         self.write_ns += time.perf_counter_ns() - began
 
 
