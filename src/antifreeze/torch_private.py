@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable
@@ -161,6 +163,39 @@ def seed_datapipe(dataset: Any, shared_seed: int | None) -> Any:
     generator = torch.Generator()
     generator.manual_seed(shared_seed)
     return _graph_settings.apply_random_seed(dataset, generator)
+
+
+def loads(content: bytes) -> Any:
+    return load(io.BytesIO(content))
+
+
+def load(file: Any) -> Any:
+    """pickle.load, of what may hold tensors: torch 2.4 warns of its own torch.load at each of them, which where warnings are errors would
+    end a worker."""
+    return _Unpickler(file).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        return _load_storage if (module, name) == ("torch.storage", "_load_from_bytes") else super().find_class(module, name)
+
+
+def _load_storage(content: bytes) -> Any:
+    """As torch has it from 2.5 on."""
+    return torch.load(io.BytesIO(content), weights_only=False)
+
+
+def is_typed_storage(value: Any) -> bool:
+    return type(value) is torch.storage.TypedStorage
+
+
+def without_dtype(storage: Any) -> Any:
+    """(The public names of a TypedStorage warn that it will be gone.)"""
+    return storage._untyped_storage
+
+
+def with_dtype(storage: torch.UntypedStorage, dtype: torch.dtype) -> Any:
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
 
 
 def forget_sparse_tensors() -> None:
