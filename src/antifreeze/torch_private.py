@@ -170,19 +170,35 @@ def loads(content: bytes) -> Any:
 
 
 def load(file: Any) -> Any:
-    """pickle.load, of what may hold tensors: torch 2.4 warns of its own torch.load at each of them, which where warnings are errors would
-    end a worker."""
-    return _Unpickler(file).load()
+    """pickle.load, of what may hold tensors."""
+    return Unpickler(file).load()
 
 
-class _Unpickler(pickle.Unpickler):
+class Unpickler(pickle.Unpickler):
+    """For tensors, whose pickles name functions of torch's that do more than is asked for here."""
+
     def find_class(self, module: str, name: str) -> Any:
-        return _load_storage if (module, name) == ("torch.storage", "_load_from_bytes") else super().find_class(module, name)
+        return _INSTEAD.get((module, name)) or super().find_class(module, name)
 
 
 def _load_storage(content: bytes) -> Any:
-    """As torch has it from 2.5 on."""
+    """As torch has it from 2.5 on; that of 2.4 warns of its own torch.load, which where warnings are errors would end a worker."""
     return torch.load(io.BytesIO(content), weights_only=False)
+
+
+def _rebuild_sparse(layout: torch.layout, parts: tuple[Any, ...]) -> torch.Tensor:
+    """torch's own keeps each on a list that only torch.load empties, and that lies elsewhere from version to version: it would live for
+    ever. What is in a pickle stays, for the sake of files."""
+    if layout is torch.sparse_coo:
+        indices, values, size, is_coalesced = parts
+        return torch.sparse_coo_tensor(indices, values, size, check_invariants=False, is_coalesced=is_coalesced)
+    return torch.sparse_compressed_tensor(*parts, layout=layout, check_invariants=False)
+
+
+_INSTEAD: dict[tuple[str, str], Any] = {
+    ("torch.storage", "_load_from_bytes"): _load_storage,
+    ("torch._utils", "_rebuild_sparse_tensor"): _rebuild_sparse,
+}
 
 
 def is_typed_storage(value: Any) -> bool:
@@ -196,13 +212,6 @@ def without_dtype(storage: Any) -> Any:
 
 def with_dtype(storage: torch.UntypedStorage, dtype: torch.dtype) -> Any:
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
-
-
-def forget_sparse_tensors() -> None:
-    """Unpickling a sparse tensor puts it on a list that only torch.load empties: it would live for ever."""
-    waiting = getattr(torch._utils, "_sparse_tensors_to_validate", None)
-    if waiting:
-        waiting.clear()
 
 
 is_profiling: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]

@@ -331,12 +331,20 @@ def test_a_batch_that_holds_itself_is_not_plain() -> None:
 # --- leases -------------------------------------------------------------------------------------------------------------
 
 
-MADE = [lambda: torch.ones(3), lambda: np.ones(3), lambda: [torch.ones(3)[1:2]], lambda: torch.eye(2).to_sparse()]
+MADE = {
+    "tensor": lambda: torch.ones(3),
+    "array": lambda: np.ones(3),
+    "view": lambda: [torch.ones(3)[1:2]],
+    "subclass": lambda: torch.ones(3).as_subclass(Marked),
+    "sparse": lambda: torch.eye(2).to_sparse(),
+    "sparse rows": lambda: torch.eye(2).to_sparse_csr(),
+}
 
 
-@pytest.mark.parametrize("made", MADE, ids=["tensor", "array", "view", "sparse"])
-def test_what_came_out_keeps_its_owner_alive_and_only_that(made: Any) -> None:
-    parcel = pack(made())
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("made", MADE)
+def test_what_came_out_keeps_its_owner_alive_and_only_that(made: str) -> None:
+    parcel = pack(MADE[made]())
     owner = np.zeros(parcel.size_bytes, dtype=np.uint8)
     parcel.write(owner)
     alive = weakref.ref(owner)

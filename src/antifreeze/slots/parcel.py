@@ -27,7 +27,7 @@ import torch
 
 from antifreeze.slots.layout import ALIGNMENT
 from antifreeze.slots.plain import PlainParcel, pack_plain, unpack_plain
-from antifreeze.torch_private import forget_sparse_tensors, is_typed_storage, with_dtype, without_dtype
+from antifreeze.torch_private import Unpickler, is_typed_storage, with_dtype, without_dtype
 
 _PARTS_BEFORE_BUFFERS = 2
 _WASTE_BYTES = 1 << 16
@@ -96,9 +96,7 @@ def unpack(owner: Any) -> Any:
     tensors = [_restore(storages, *row) for row in table]
     unpickler = _Unpickler(io.BytesIO(parts[0]), buffers=parts[_PARTS_BEFORE_BUFFERS + storage_count :])
     unpickler.tensors = tensors
-    batch = unpickler.load()
-    forget_sparse_tensors()
-    return batch
+    return unpickler.load()
 
 
 # --- pickling ---------------------------------------------------------------------------------------------------------
@@ -145,7 +143,7 @@ def _tensor_number(number: int) -> torch.Tensor:
     raise RuntimeError("a parcel was unpickled outside of antifreeze")
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(Unpickler):
     tensors: list[torch.Tensor]
 
     def find_class(self, module: str, name: str) -> Any:
