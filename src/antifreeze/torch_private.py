@@ -1,4 +1,4 @@
-"""The only file that touches torch's private names, each with its reason; torch 2.4 to 2.13 and later."""
+"""The only file that touches torch's private names, each with its reason; torch 2.4 to 2.15, and later."""
 
 from __future__ import annotations
 
