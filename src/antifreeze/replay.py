@@ -13,7 +13,6 @@ import ast
 import importlib
 import json
 import os
-import pickle
 import sys
 import traceback
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from typing import Any
 from antifreeze.checks.live.child import ask_child
 from antifreeze.delivery.bad_samples import DATASET_SUFFIX
 from antifreeze.errors import OptionError
+from antifreeze.torch_private import load
 from antifreeze.worker.generators import global_generators
 from antifreeze.worker.hands import seed_for_sample
 
@@ -112,7 +112,7 @@ def saved_dataset(path: str) -> Any:
     sys.path.insert(0, os.getcwd())
     try:
         with open(path + DATASET_SUFFIX, "rb") as file:
-            return pickle.load(file)
+            return load(file)
     except OSError:
         raise OptionError(
             f"{path}{DATASET_SUFFIX} is not there (the data set did not pickle); name it with --dataset MODULE:OBJECT"

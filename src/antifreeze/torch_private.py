@@ -1,9 +1,11 @@
-"""The only file that touches torch's private names, each with its reason; torch 2.4 to 2.13 and later."""
+"""The only file that touches torch's private names, each with its reason; torch 2.4 to 2.15, and later."""
 
 from __future__ import annotations
 
 import inspect
+import io
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable
@@ -163,11 +165,53 @@ def seed_datapipe(dataset: Any, shared_seed: int | None) -> Any:
     return _graph_settings.apply_random_seed(dataset, generator)
 
 
-def forget_sparse_tensors() -> None:
-    """Unpickling a sparse tensor puts it on a list that only torch.load empties: it would live for ever."""
-    waiting = getattr(torch._utils, "_sparse_tensors_to_validate", None)
-    if waiting:
-        waiting.clear()
+def loads(content: bytes) -> Any:
+    return load(io.BytesIO(content))
+
+
+def load(file: Any) -> Any:
+    """pickle.load, of what may hold tensors."""
+    return Unpickler(file).load()
+
+
+class Unpickler(pickle.Unpickler):
+    """For tensors, whose pickles name functions of torch's that do more than is asked for here."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return _INSTEAD.get((module, name)) or super().find_class(module, name)
+
+
+def _load_storage(content: bytes) -> Any:
+    """As torch has it from 2.5 on; that of 2.4 warns of its own torch.load, which where warnings are errors would end a worker."""
+    return torch.load(io.BytesIO(content), weights_only=False)
+
+
+def _rebuild_sparse(layout: torch.layout, parts: tuple[Any, ...]) -> torch.Tensor:
+    """torch's own keeps each on a list that only torch.load empties, and that lies elsewhere from version to version: it would live for
+    ever. What is in a pickle stays, for the sake of files."""
+    if layout is torch.sparse_coo:
+        indices, values, size, is_coalesced = parts
+        return torch.sparse_coo_tensor(indices, values, size, check_invariants=False, is_coalesced=is_coalesced)
+    return torch.sparse_compressed_tensor(*parts, layout=layout, check_invariants=False)
+
+
+_INSTEAD: dict[tuple[str, str], Any] = {
+    ("torch.storage", "_load_from_bytes"): _load_storage,
+    ("torch._utils", "_rebuild_sparse_tensor"): _rebuild_sparse,
+}
+
+
+def is_typed_storage(value: Any) -> bool:
+    return type(value) is torch.storage.TypedStorage
+
+
+def without_dtype(storage: Any) -> Any:
+    """(The public names of a TypedStorage warn that it will be gone.)"""
+    return storage._untyped_storage
+
+
+def with_dtype(storage: torch.UntypedStorage, dtype: torch.dtype) -> Any:
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
 
 
 is_profiling: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]

@@ -23,6 +23,12 @@ import torch.utils.data
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 """For the few rows where torch itself was another before 2.13; everything else holds from 2.4 on."""
+TAKES_NUMPY_BOOLS = True
+"""torch.tensor(np.bool_(True)) is an error in older ones of torch with newer ones of numpy (2.7 with 2.5, for one)."""
+try:
+    torch.tensor(np.bool_(True))
+except TypeError:
+    TAKES_NUMPY_BOOLS = False
 CLASS_UNDER_TEST = os.environ.get("ANTIFREEZE_CONTRACT_CLASS", "antifreeze")
 Torchs: Any = torch.utils.data.DataLoader
 Ours: Any

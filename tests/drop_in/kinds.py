@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .contract import TAKES_NUMPY_BOOLS
 from .datasets import Marked, Pair, Point, Tagged, Typed
 
 Kinds = dict[str, Callable[[int], Any]]
@@ -80,8 +81,8 @@ TENSORS: Kinds = {
     "large": lambda i: torch.full((300, 300), float(i)),
 }
 
-NUMPY_SCALARS = ["bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "float64"]
-NUMPY_SCALARS += ["complex64", "complex128", "str_"]
+NUMPY_SCALARS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "float64"]
+NUMPY_SCALARS += ["complex64", "complex128", "str_", *(["bool_"] if TAKES_NUMPY_BOOLS else [])]
 ODD_SCALARS = ["uint64", "longdouble", "bytes_"]  # torch takes them here and refuses them there
 
 NUMPY: Kinds = {

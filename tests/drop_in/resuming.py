@@ -127,10 +127,10 @@ class StatefulIterator:
         return self.stream.sample(self.share[self.at - 1])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"at": self.at}
+        return {"at": torch.tensor(self.at)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.at = state["at"]
+        self.at = int(state["at"])
 
 
 class Counted(Samples):

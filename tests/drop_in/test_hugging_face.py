@@ -13,7 +13,7 @@ from torch.utils.data import Subset, random_split
 
 from antifreeze.worker.gather import Gather, gather_of
 
-from .contract import Case, Ours, Torchs, assert_same, assert_same_outcome, build, drain, rows, run
+from .contract import TAKES_NUMPY_BOOLS, Case, Ours, Torchs, assert_same, assert_same_outcome, build, drain, rows, run
 
 datasets = pytest.importorskip("datasets", reason='Hugging Face\'s datasets is not installed: pip install "antifreeze[dev]"')
 pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # else a thread of its progress bars is left behind
@@ -29,7 +29,7 @@ WIDE = datasets.Features(
         "f16": datasets.Value("float16"),
         "f32": datasets.Value("float32"),
         "f64": datasets.Value("float64"),
-        "bit": datasets.Value("bool"),
+        **({"bit": datasets.Value("bool")} if TAKES_NUMPY_BOOLS else {}),
         "label": datasets.ClassLabel(names=["a", "b", "c"]),
     }
 )
@@ -39,7 +39,8 @@ def wide() -> Any:
     numbers = np.arange(COUNT)
     odd = [np.nan, np.inf, -0.0, 1e300]
     columns: dict[str, Any] = dict.fromkeys(WIDE, numbers)
-    columns |= {"f64": [*odd, *numbers[4:] / 3], "f32": numbers / 3, "f16": numbers / 3, "bit": numbers % 3 == 0, "label": numbers % 3}
+    columns |= {"f64": [*odd, *numbers[4:] / 3], "f32": numbers / 3, "f16": numbers / 3, "label": numbers % 3}
+    columns |= {"bit": numbers % 3 == 0} if "bit" in WIDE else {}
     columns |= {"u16": numbers + 65_000, "u32": numbers + 2**32 - 100, "i8": numbers - 20}
     return datasets.Dataset.from_dict(columns, features=WIDE)
 

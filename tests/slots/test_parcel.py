@@ -259,6 +259,27 @@ def test_parts_are_aligned(sizes: list[int]) -> None:
     assert parcel.size_bytes == ends[-1]
 
 
+class Marked(torch.Tensor):
+    pass
+
+
+def test_tensors_of_a_subclass_have_their_bytes_beside_the_pickle_and_share_what_they_shared() -> None:
+    marked = torch.arange(10_000.0).as_subclass(Marked)
+    parcel = pack_any([marked, marked[10:]])
+    assert len(parcel.parts[0]) < 2_000 and parcel.size_bytes < 45_000
+    whole, tail = through_parcel([marked, marked[10:]])
+    assert type(whole) is type(tail) is Marked and torch.equal(whole, marked)
+    whole.fill_(9)
+    assert torch.equal(tail, torch.full((9_990,), 9.0))
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated", "ignore:torch.quantize_per_tensor")
+def test_storages_with_a_dtype() -> None:
+    storage, quantized = through_parcel([torch.arange(3.0).storage(), torch.quantize_per_tensor(torch.arange(3.0), 0.5, 1, torch.qint8)])
+    assert storage.dtype is torch.float32 and storage.tolist() == [0.0, 1.0, 2.0]
+    assert quantized.is_quantized and quantized.dequantize().tolist() == [0.0, 1.0, 2.0]
+
+
 PLAIN = [
     torch.ones(3),
     (torch.ones(3), torch.zeros(2, 0, dtype=torch.int64)),
@@ -310,12 +331,20 @@ def test_a_batch_that_holds_itself_is_not_plain() -> None:
 # --- leases -------------------------------------------------------------------------------------------------------------
 
 
-MADE = [lambda: torch.ones(3), lambda: np.ones(3), lambda: [torch.ones(3)[1:2]], lambda: torch.eye(2).to_sparse()]
+MADE = {
+    "tensor": lambda: torch.ones(3),
+    "array": lambda: np.ones(3),
+    "view": lambda: [torch.ones(3)[1:2]],
+    "subclass": lambda: torch.ones(3).as_subclass(Marked),
+    "sparse": lambda: torch.eye(2).to_sparse(),
+    "sparse rows": lambda: torch.eye(2).to_sparse_csr(),
+}
 
 
-@pytest.mark.parametrize("made", MADE, ids=["tensor", "array", "view", "sparse"])
-def test_what_came_out_keeps_its_owner_alive_and_only_that(made: Any) -> None:
-    parcel = pack(made())
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("made", MADE)
+def test_what_came_out_keeps_its_owner_alive_and_only_that(made: str) -> None:
+    parcel = pack(MADE[made]())
     owner = np.zeros(parcel.size_bytes, dtype=np.uint8)
     parcel.write(owner)
     alive = weakref.ref(owner)

@@ -24,6 +24,7 @@ from antifreeze.profiling.model import Samples
 from antifreeze.profiling.workload import SAMPLE_LIMIT_S, Workload
 from antifreeze.slots.layout import Irregular, RowLayout, learn, transpose, write_column
 from antifreeze.slots.parcel import pack, unpack
+from antifreeze.torch_private import loads
 
 MOST_SAMPLES = 1000
 GIL_S = 1.2
@@ -208,7 +209,7 @@ def _per_sample(work: Callable[[], Any], rows: int) -> float:
 
 def _pickle_cost(batch: Any, rows: int) -> float | None:
     try:
-        return _per_sample(lambda: pickle.loads(pickle.dumps(batch, protocol=5)), rows)
+        return _per_sample(lambda: loads(pickle.dumps(batch, protocol=5)), rows)
     except Exception:
         return None
 

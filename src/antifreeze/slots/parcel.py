@@ -27,7 +27,7 @@ import torch
 
 from antifreeze.slots.layout import ALIGNMENT
 from antifreeze.slots.plain import PlainParcel, pack_plain, unpack_plain
-from antifreeze.torch_private import forget_sparse_tensors
+from antifreeze.torch_private import Unpickler, is_typed_storage, with_dtype, without_dtype
 
 _PARTS_BEFORE_BUFFERS = 2
 _WASTE_BYTES = 1 << 16
@@ -96,9 +96,7 @@ def unpack(owner: Any) -> Any:
     tensors = [_restore(storages, *row) for row in table]
     unpickler = _Unpickler(io.BytesIO(parts[0]), buffers=parts[_PARTS_BEFORE_BUFFERS + storage_count :])
     unpickler.tensors = tensors
-    batch = unpickler.load()
-    forget_sparse_tensors()
-    return batch
+    return unpickler.load()
 
 
 # --- pickling ---------------------------------------------------------------------------------------------------------
@@ -117,6 +115,8 @@ class _Pickler(pickle.Pickler):
             return _tensor_number, (len(self.tensors) - 1,)
         if type(value) is torch.UntypedStorage and value.device.type == "cpu":  # by itself it does not pickle
             return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
+        if is_typed_storage(value) and without_dtype(value).device.type == "cpu":  # what tensor subclasses pickle themselves as
+            return with_dtype, (without_dtype(value), value.dtype)
         if type(value) is np.ndarray and value.flags.forc and not value.flags.writeable:
             return value.copy(order="K").__reduce_ex__(5)  # a buffer that was read-only would be one again
         registered = _registered().get(type(value))
@@ -143,7 +143,7 @@ def _tensor_number(number: int) -> torch.Tensor:
     raise RuntimeError("a parcel was unpickled outside of antifreeze")
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(Unpickler):
     tensors: list[torch.Tensor]
 
     def find_class(self, module: str, name: str) -> Any:

@@ -45,7 +45,7 @@ from antifreeze.channel.messages import (
 )
 from antifreeze.linux import LAST_SIGNAL
 from antifreeze.slots.arena import Arena
-from antifreeze.torch_private import numpy_seed, seed_datapipe, seed_torch, swap_worker_info, worker_info
+from antifreeze.torch_private import loads, numpy_seed, seed_datapipe, seed_torch, swap_worker_info, worker_info
 from antifreeze.worker.as_found import AsFound
 from antifreeze.worker.awaiting import AsyncMapFetcher, map_fetcher_for
 from antifreeze.worker.effort import Effort, Usage
@@ -107,7 +107,7 @@ def run_worker(spec: WorkerSpec | bytes, end: Any) -> None:
     collects = gc.isenabled()
     gc.disable()  # a collection would touch, and so copy, every page that was inherited
     if isinstance(spec, bytes):
-        spec = pickle.loads(spec)
+        spec = loads(spec)
         assert isinstance(spec, WorkerSpec)
     spec.as_found.put_back()
     channel = Channel(end)
@@ -225,7 +225,7 @@ class Worker:
         if isinstance(message, OpenStream):
             self._open_stream(message)
         elif isinstance(message, NewEpoch):
-            base_seed, shared_seed = pickle.loads(message.payload)
+            base_seed, shared_seed = loads(message.payload)
             self._seeds.begin_epoch(base_seed, message.epoch)
             self._dataset = seed_datapipe(self._dataset, shared_seed)
             if self._init_failure is None:
@@ -244,7 +244,7 @@ class Worker:
             dataset = self._fetcher.dataset_for_next(alone=message.streams <= self._spec.num_workers)
             info = self._info_of_stream(message, dataset)
             stage = "__iter__ of the iterable data set"
-            given = (pickle.loads(message.payload), message.batch_rows, bool(message.replay), message.stop_at)
+            given = (loads(message.payload), message.batch_rows, bool(message.replay), message.stop_at)
             self._fetcher.open(message.stream, dataset, info, *given)
         except Exception as error:
             self._unopened[message.stream] = Failure.of(error, stage=stage, worker=self._spec.worker_id)
@@ -407,9 +407,9 @@ def task_of(work: Work) -> Task:
     indices: Any
     offsets: list[int] | None = None
     if work.pickled == WITH_OFFSETS:
-        indices, offsets = pickle.loads(work.payload)
+        indices, offsets = loads(work.payload)
     elif work.pickled:
-        indices = pickle.loads(work.payload)
+        indices = loads(work.payload)
     else:
         numbers = array.array("q")
         numbers.frombytes(work.payload)

@@ -11,9 +11,7 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
-import pickle
 import selectors
 import signal
 import socket
@@ -95,6 +93,8 @@ class _Server(Mother):
         self._spec: Any = None
 
     def _serve(self) -> bool:
+        from antifreeze.torch_private import load
+
         packet, descriptors, _, _ = socket.recv_fds(self._line, 4096, 2)
         if not packet:
             return False
@@ -102,8 +102,9 @@ class _Server(Mother):
         spec_file, worker_end = descriptors
         try:
             if request["key"] != self._spec_key:
-                with mmap.mmap(spec_file, 0, access=mmap.ACCESS_READ) as content:
-                    self._spec = pickle.loads(content)
+                with open(spec_file, "rb", closefd=False) as content:
+                    content.seek(0)
+                    self._spec = load(content)
                 self._spec_key = request["key"]
             self._start(request["worker"], worker_end)
         except BaseException:

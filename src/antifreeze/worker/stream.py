@@ -26,7 +26,7 @@ from antifreeze.errors import AntifreezeWarning, LoadingError
 from antifreeze.plan.stream_plan import StreamProgress
 from antifreeze.signals import came_from_signal
 from antifreeze.slots.layout import Irregular
-from antifreeze.torch_private import swap_worker_info
+from antifreeze.torch_private import loads, swap_worker_info
 from antifreeze.worker.failure import Failure, ThreadEnded
 from antifreeze.worker.journal import ALL_ROWS, JournalRow, Stage, Word
 from antifreeze.worker.making import SampleMaker, none_error
@@ -64,7 +64,7 @@ class Stream:
         self.ended = True  # until it is open
         with self.as_worker():
             self._seeds.for_batch(_position(self.number, 0), collating=True, initial_seed=self._torchs_seed)
-            saved = pickle.loads(past.state) if past.state else None
+            saved = loads(past.state) if past.state else None
             if saved is not None and saved["of"] == "dataset":
                 self.dataset.load_state_dict(saved["state"])
             self._iterator = iter(self.dataset)
