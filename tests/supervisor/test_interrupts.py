@@ -438,11 +438,11 @@ class FallsAt:
         return self._line
 
     def no_handler_is_run_at(self, frame: FrameType) -> bool:
-        """Python traces lines at which it runs no signal's handler, and from which it would not find its way out of a `with`: `try:`, and
-        the `with` itself, which is met again on the way out, before what it calls there."""
+        """Python traces lines at which it runs no signal's handler, and from which it would not find its way out of a `with`: `try:`, bare
+        `raise`, and the `with` itself, which is met again on the way out, before what it calls there."""
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         if not line.startswith("with "):
-            return line == "try:"
+            return line in ("try:", "raise")
         lines = self.entered[id(frame)]
         met_before = frame.f_lineno in lines
         lines.add(frame.f_lineno)
@@ -451,6 +451,7 @@ class FallsAt:
 
 def an_epoch_in_which_it_falls(fall: FallsAt, call: int, dataset: Any, options: dict[str, Any]) -> list[int]:
     came: list[int] = []
+    states: list[tuple[dict[str, Any], int]] = []
     with DataLoader(dataset, 2, **options) as loader:
         iterator = iter(loader)
         for number in itertools.count(1):
@@ -461,8 +462,12 @@ def an_epoch_in_which_it_falls(fall: FallsAt, call: int, dataset: Any, options: 
                 break
             except Exception as error:
                 assert isinstance(error, TooLate) or isinstance(error.__cause__, TooLate)
+                states.append((loader.state_dict(), len(came)))
         assert loader.report().epochs == 1
         assert [index for batch in loader for index in batch.tolist()] == list(range(6))
+        for state, delivered in states:
+            loader.load_state_dict(state)
+            assert [index for batch in loader for index in batch.tolist()] == list(range(6))[delivered:], "after a resume"
     return came
 
 

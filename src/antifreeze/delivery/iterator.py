@@ -265,7 +265,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         elif self._next_epoch is not None:
             self._next_epoch.forget()  # what there was of it went with its workers
         flights.begin(task_key(self._base_seed, self.cursor.epoch))
-        self.cursor.finished = False
+        self.cursor.finished = self.cursor.told = False
         self.cursor.shown = None
         if self._queue is not None:
             self._queue.new_epoch()
@@ -371,6 +371,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             if got is not None:
                 cursor.called = got  # until all is said and done about it: another one may fall into any line here
             self._leave_by(error)
+            cursor.told = cursor.told or isinstance(error, StopIteration)
             raise
 
     def _leave_by(self, error: BaseException) -> None:

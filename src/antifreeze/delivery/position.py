@@ -82,6 +82,7 @@ class Cursor:
     shared_seed: int | None = None
     epoch: int = 0
     finished: bool = False
+    told: bool = False  # the loop, that it is
     sampler_epoch: int | None = None
     plan: MapPlan | None = None
     delivered: MapDelivered = field(default_factory=MapDelivered)
@@ -100,6 +101,7 @@ class Cursor:
         if self.broken_off is not None:
             return dict(self.broken_off)
         delivered, streams, finished, sampler_epoch = self.shown or self.place()
+        finished = finished and self.told  # else the loop, when it goes on from here, is told first
         state: dict[str, Any] = {
             "version": VERSION,
             "fingerprint": self.fingerprint,
