@@ -327,6 +327,32 @@ def test_changed_samples_are_found(way: str, kind: Any, log: Path, folder: Path)
     through(way, cached(kind(log, plus=0.5), folder, check=False))
 
 
+def test_two_data_sets_that_fill_one_folder_together_are_found(log: Path, folder: Path) -> None:
+    """The same class and length: train and val, or each rank with its own part. What one wrote itself says nothing of the others'."""
+    one, other = (cached(Flock(log, plus=plus), folder) for plus in (0.0, 1000.0))
+    for index in range(0, COUNT, 2):
+        one[index]
+        other[index + 1]
+    later, together = (cached(Flock(log), folder) for _ in range(2))
+    assert one.held()[0] == other.held()[0] == COUNT
+    assert one[2]["y"] == other[3]["y"] - 1 == later[2]["y"] == 2
+    for ask, given in ((one.__getitem__, 1), (other.__getitem__, 0), (later.__getitem__, 5), (together.__getitems__, [4, 5])):
+        with pytest.raises(StaleCache, match="holds other samples"):
+            ask(given)
+
+
+def test_what_many_processes_of_one_job_wrote_is_compared_once(log: Path, folder: Path) -> None:
+    data = cached(Sheep(log), folder)
+    for index in range(4):
+        copy.deepcopy(data)[index]
+    assert len(list(folder.glob("*.index"))) == 4
+    asked(log)
+    later = cached(Sheep(log), folder)
+    for index in range(4):
+        later[index]
+    assert asked(log) == [0]
+
+
 def test_a_stale_sample_that_is_skipped_does_not_make_the_others_good(log: Path, folder: Path) -> None:
     through("inline", cached(Sheep(log), folder))
     keeps = cached(Sheep(log, plus=0.5), folder)

@@ -3,7 +3,8 @@
     NAME.data    payload · payload · payload · …
     NAME.index   |sample offset size crc check|sample offset size crc check| …     32 bytes each
 
-1. Each process that writes has a NAME of its own, made at its first write. A record is written, in one call, after its payload: whoever
+1. Each process that writes has a NAME of its own, made at its first write; it begins with its job, which all copies of one data set
+   share. A record is written, in one call, after its payload: whoever
    is killed in between leaves bytes that nobody looks for. What is torn or bad in an index is passed over.
 2. Others see a record when they next read the index, from where they left off: at a miss, and at most every LOOK_S.
 3. In memory a sample has 16 bytes: where it is (segment, offset), how long, and its crc. The first record that is seen stays.
@@ -71,15 +72,15 @@ class Files:
             "_bytes",
             "_room",
         ),
-        *("_allowance", "_names", "_numbers", "_seen", "_open", "_own", "_data_end", "_index_end", "compared_hit", "compared_write"),
+        *("_allowance", "_names", "_numbers", "_seen", "_open", "_own", "_data_end", "_index_end", "_job", "_compared", "compared_write"),
         *("stale", "refused", "said", "unsure", "kept"),
     )
 
-    def __init__(self, folder: str, count: int, max_bytes: int | None, stopped: str = "") -> None:
+    def __init__(self, folder: str, count: int, max_bytes: int | None, stopped: str = "", job: str = "") -> None:
         self.folder = folder
         self.stopped = stopped  # why nothing is written any more
         self.bad = 0  # payloads that were not what was written
-        self._count, self._max_bytes = count, max_bytes
+        self._count, self._max_bytes, self._job = count, max_bytes, job
         self._place = np.zeros(count, dtype=np.int64)
         self._units = np.zeros(count, dtype=np.uint32)  # 0: not there. Set last, so whoever sees it sees the rest
         self._crc = np.zeros(count, dtype=np.uint32)
@@ -94,7 +95,8 @@ class Files:
         self._own: tuple[int, Held, int, int] | None = None  # number, owner of the descriptors, data, index
         self._data_end = self._index_end = 0
         # of whoever asks: what it has compared, refused and said in this process
-        self.compared_hit = self.compared_write = False
+        self._compared: list[bool] = []  # by segment
+        self.compared_write = False
         self.stale = ""
         self.refused: list[tuple[int, str]] = []
         self.said: set[str] = set()
@@ -125,6 +127,15 @@ class Files:
         self.bad += 1
         self._strike(sample, place)
         return None
+
+    def is_compared(self, sample: int) -> bool:
+        """Whether a sample that is of the same job as this one's record was compared."""
+        return self._compared[int(self._place[sample]) // _SEGMENT]
+
+    def note_compared(self, sample: int) -> None:
+        with self._locked():
+            job = _job_of(self._names[int(self._place[sample]) // _SEGMENT])
+            self._compared = [done or _job_of(name) == job for done, name in zip(self._compared, self._names, strict=True)]
 
     def _opened(self, number: int) -> tuple[Held, int]:
         """The descriptor lives as long as somebody has its owner, also where it is no longer among those kept open."""
@@ -279,7 +290,7 @@ class Files:
         self._put(number, record)
 
     def _new_segment(self) -> tuple[int, Held, int, int]:
-        name = f"{time.time_ns():x}-{os.getpid()}-{os.urandom(4).hex()}"
+        name = f"{self._job or f'{time.time_ns():x}'}-{os.getpid()}-{os.urandom(4).hex()}"
         held, flags = Held(), os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
         data = held.open(os.open, self._path(name, "data"), flags, 0o666)
         return self._number_of(name), held, data, held.open(os.open, self._path(name, "index"), flags, 0o666)
@@ -289,6 +300,8 @@ class Files:
     def _number_of(self, stem: str) -> int:
         number = self._numbers.setdefault(stem, len(self._names))
         if number == len(self._names):
+            job = _job_of(stem)
+            self._compared.append(any(done and _job_of(name) == job for done, name in zip(self._compared, self._names, strict=True)))
             self._names.append(stem)
         return number
 
@@ -304,6 +317,10 @@ class Files:
         finally:
             if mine:
                 self._lock.release()
+
+
+def _job_of(name: str) -> str:
+    return name.rsplit("-", 2)[0]
 
 
 def _write_at(file: int, left: memoryview, offset: int) -> None:
