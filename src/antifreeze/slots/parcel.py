@@ -3,7 +3,8 @@
     |count|offset size|offset size|…|   pickle of the objects   |   table of tensors   |  bytes  |  bytes  | …
      header, int64                       part 0                     part 1                part 2…
 
-1. A dense CPU tensor is one row of the table: (storage part, offset, size, stride, dtype, requires_grad).
+1. A dense CPU tensor is one row of the table: (storage part, offset, size, stride, dtype, requires_grad); one of a user's own class
+   is such a row, and what torch makes it of.
 2. Tensors that overlap in one storage share one part, and share it again in the parent; a view of a huge storage sends only
    the bytes it spans. Strides are kept unless that would send much more than the values.
 3. Everything else goes the way pickle protocol 5 knows, its buffers out of band: numpy arrays are not copied into the pickle. What
@@ -14,6 +15,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import struct
@@ -27,7 +29,7 @@ import torch
 
 from antifreeze.slots.layout import ALIGNMENT
 from antifreeze.slots.plain import PlainParcel, pack_plain, unpack_plain
-from antifreeze.torch_private import forget_sparse_tensors
+from antifreeze.torch_private import forget_sparse_tensors, is_made_of_storage, without_class
 
 _PARTS_BEFORE_BUFFERS = 2
 _WASTE_BYTES = 1 << 16
@@ -120,7 +122,18 @@ class _Pickler(pickle.Pickler):
         if type(value) is np.ndarray and value.flags.forc and not value.flags.writeable:
             return value.copy(order="K").__reduce_ex__(5)  # a buffer that was read-only would be one again
         registered = _registered().get(type(value))
-        return NotImplemented if registered is None else registered(value)
+        if registered is not None:
+            return registered(value)
+        return self._of_subclass(value) if isinstance(value, torch.Tensor) and type(value) not in copyreg.dispatch_table else NotImplemented
+
+    def _of_subclass(self, value: torch.Tensor) -> Any:
+        """As torch makes it, but of the bytes that it spans: torch would pickle its whole storage, of a crop of a huge one too."""
+        reduced: Any = value.__reduce_ex__(5)  # type: ignore[no-untyped-call]
+        if not is_made_of_storage(reduced) or value.device.type != "cpu":
+            return NotImplemented
+        make, (_, kind, _, state) = reduced
+        self.tensors.append(without_class(value).resolve_conj().resolve_neg())
+        return make, (_tensor_number, kind, (len(self.tensors) - 1,), state)
 
 
 def _registered() -> dict[type, Callable[[Any], Any]]:
