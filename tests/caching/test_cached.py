@@ -23,7 +23,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, DistributedSampler, IterableDataset, Subset, get_worker_info
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from antifreeze import DataLoader, OptionError, StaleCache, TooManyBadSamples, cached
+from antifreeze import DataLoader, OptionError, StaleCache, cached
 from antifreeze.caching.folder import FORMAT, META
 from antifreeze.delivery.likeness import attributes, likeness
 from antifreeze.slots.parcel import unpack
@@ -353,11 +353,21 @@ def test_what_many_processes_of_one_job_wrote_is_compared_once(log: Path, folder
     assert asked(log) == [0]
 
 
-def test_a_stale_sample_that_is_skipped_does_not_make_the_others_good(log: Path, folder: Path) -> None:
+@pytest.mark.parametrize("policy", ["skip", "replace", lambda index, error: "skip"], ids=["skip", "replace", "callable"])
+@pytest.mark.parametrize("way", OURS)
+def test_stale_files_are_no_bad_samples(way: str, policy: Any, log: Path, folder: Path) -> None:
+    """All of them would be skipped, and the loop would end with nothing."""
+    through("inline", cached(Sheep(log), folder))
+    with pytest.raises(StaleCache, match="holds other samples than the data set gives now"):
+        through(way, cached(Sheep(log, plus=0.5), folder), on_bad_sample=policy)
+
+
+def test_a_stale_folder_stays_stale(log: Path, folder: Path) -> None:
     through("inline", cached(Sheep(log), folder))
     keeps = cached(Sheep(log, plus=0.5), folder)
-    with pytest.raises(TooManyBadSamples, match="holds other samples than the data set gives now"):
-        through("inline", keeps, on_bad_sample="skip", max_bad_samples=20)
+    for _ in range(3):
+        with pytest.raises(StaleCache, match="holds other samples than the data set gives now"):
+            through("inline", keeps, on_bad_sample="skip")
 
 
 @pytest.mark.parametrize(
