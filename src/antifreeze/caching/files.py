@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from antifreeze.descriptors import Held
+from antifreeze.linux import resource
 
 LOOK_S = 0.2
 UNIT = 8
@@ -37,6 +38,7 @@ _LONGEST = UNIT * (2**32 - 1)
 _LOOK_SHARE = 20  # a look that takes long is not repeated before so many times as long
 _RECORDS_AT_ONCE = 1 << 20
 _MOST_OPEN = 32
+_USUALLY_HALF = 512  # of the descriptors that a process may have
 _WAIT_S = 5.0
 _KEPT_FREE, _KEPT_FREE_SHARE = 1 << 30, 20
 """Of the disk: so many bytes, or one byte in so many of a small one."""
@@ -143,6 +145,8 @@ class Files:
         if found is None:
             held = Held()
             found = held, held.open(os.open, self._path(self._names[number], "data"), os.O_RDONLY | _BINARY)
+            if found[1] >= _most_descriptors():  # of a hundred data sets, say: it is opened for this one read
+                return found
             self._open[number] = found
             for oldest in list(self._open)[:-_MOST_OPEN]:
                 self._open.pop(oldest, None)
@@ -317,6 +321,15 @@ class Files:
         finally:
             if mine:
                 self._lock.release()
+
+
+def _most_descriptors() -> int:
+    """Numbers from here on are for whoever needs them: the lowest that is free is given, so as many are in use."""
+    try:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except (AttributeError, OSError):  # another system
+        return _USUALLY_HALF
+    return soft // 2 if soft > 0 else _USUALLY_HALF
 
 
 def _job_of(name: str) -> str:
