@@ -353,3 +353,12 @@ def test_what_came_out_can_be_written_to() -> None:
 def test_a_parcel_is_for_unpack_alone() -> None:
     with pytest.raises(RuntimeError, match="outside of antifreeze"):
         pickle.loads(pack_any(torch.ones(2)).parts[0])
+
+
+@pytest.mark.parametrize("room", [0, 64])
+def test_another_default_device_does_not_matter(room: int) -> None:
+    batch = {"x": torch.arange(5.0), "all": [torch.arange(6)[2:4], torch.empty(0)], "name": "sheep", "raw": torch.ones(2).untyped_storage()}
+    with torch.device("meta"):
+        back = through_parcel(batch, room)
+    assert_same([back["x"], back["all"]], [batch["x"], batch["all"]])
+    assert bytes(back["raw"]) == bytes(batch["raw"])

@@ -34,7 +34,9 @@ def _difference(was: Any, now: Any, at: str) -> str:
     if type(was) is not type(now):
         return f"{_place(at)}it was {type(was).__qualname__}, and is {type(now).__qualname__}"
     if isinstance(was, torch.UntypedStorage):
-        was, now = (torch.empty(0, dtype=torch.uint8).set_(storage) for storage in (was, now))  # it is pickled with an address
+        was, now = (
+            torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage) for storage in (was, now)
+        )  # it is pickled with an address
     if isinstance(was, (torch.Tensor, np.ndarray)):
         return _of_arrays(was, now, at)
     if isinstance(was, dict):

@@ -118,7 +118,7 @@ class _Pickler(pickle.Pickler):
             self.tensors.append(value.resolve_conj().resolve_neg())
             return _tensor_number, (len(self.tensors) - 1,)
         if type(value) is torch.UntypedStorage and value.device.type == "cpu":  # by itself it does not pickle
-            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
+            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8, device="cpu").set_(value),)
         if type(value) is np.ndarray and value.flags.forc and not value.flags.writeable:
             return value.copy(order="K").__reduce_ex__(5)  # a buffer that was read-only would be one again
         registered = _registered().get(type(value))
@@ -227,7 +227,7 @@ def _overlapping(pieces: list[_Piece]) -> list[tuple[int, int, list[_Piece]]]:
 def _bytes_of(tensor: torch.Tensor, begin: int, end: int) -> memoryview:
     if end <= begin:
         return memoryview(b"")
-    window = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage(), begin, (end - begin,), (1,))
+    window = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage(), begin, (end - begin,), (1,))
     return window.numpy().data
 
 
@@ -239,7 +239,7 @@ def _row(piece: _Piece, part_begin: int) -> tuple[Any, ...]:
 
 def _storage_over(owner: Any, offset: int, size: int) -> torch.UntypedStorage:
     if size == 0:
-        return torch.empty(0, dtype=torch.uint8).untyped_storage()
+        return torch.empty(0, dtype=torch.uint8, device="cpu").untyped_storage()
     return torch.frombuffer(owner, dtype=torch.uint8, count=size, offset=offset).untyped_storage()
 
 
@@ -252,5 +252,5 @@ def _restore(
     dtype: torch.dtype,
     requires_grad: bool,
 ) -> torch.Tensor:
-    tensor = torch.empty(0, dtype=dtype).set_(storages[part], offset, shape, stride)
+    tensor = torch.empty(0, dtype=dtype, device="cpu").set_(storages[part], offset, shape, stride)
     return tensor.requires_grad_() if requires_grad else tensor
