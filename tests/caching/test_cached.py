@@ -386,6 +386,23 @@ def test_another_data_set_is_refused(other: Callable[[Path, Path], Any], told: s
     cached(Sheep(log), folder)
 
 
+def test_what_a_data_set_has_opened_is_nothing_of_its_class(log: Path, folder: Path) -> None:
+    opened, fresh = Opening(log), Opening(log)
+    opened[0]
+    for data in (opened, fresh, Opening(log)):
+        assert cached(data, folder)[1]["y"] == 1
+
+
+class Opening(Sheep):
+    """It opens a file when it is first asked, as those of HDF5 do."""
+
+    dataset: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        self.dataset = self.dataset or [self.made(number) for number in range(COUNT)]
+        return self.dataset[index]
+
+
 def test_a_damaged_meta_file_is_named(log: Path, folder: Path) -> None:
     cached(Sheep(log), folder)
     (folder / META).write_text("{")
