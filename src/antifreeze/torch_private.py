@@ -214,6 +214,17 @@ def with_dtype(storage: torch.UntypedStorage, dtype: torch.dtype) -> Any:
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
 
 
+def is_made_of_storage(reduced: Any) -> bool:
+    """Whether what a tensor of a user's own class is pickled as is (make it of a type, (rebuild, type, (storage, …), state))."""
+    return bool(reduced[0] is torch._tensor._rebuild_from_type_v2 and reduced[1][0] is torch._utils._rebuild_tensor_v2)
+
+
+def without_class(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory, a leaf, as a tensor of torch's own class; what the user's class makes of such calls is passed by."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.detach().as_subclass(torch.Tensor).requires_grad_(tensor.requires_grad)
+
+
 is_profiling: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 """torch's own iterator opens a record_function for every batch, which costs more than some batches."""
 

@@ -23,7 +23,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, DistributedSampler, IterableDataset, Subset, get_worker_info
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from antifreeze import DataLoader, OptionError, StaleCache, TooManyBadSamples, cached
+from antifreeze import DataLoader, OptionError, StaleCache, cached
 from antifreeze.caching.folder import FORMAT, META
 from antifreeze.delivery.likeness import attributes, likeness
 from antifreeze.slots.parcel import unpack
@@ -327,11 +327,47 @@ def test_changed_samples_are_found(way: str, kind: Any, log: Path, folder: Path)
     through(way, cached(kind(log, plus=0.5), folder, check=False))
 
 
-def test_a_stale_sample_that_is_skipped_does_not_make_the_others_good(log: Path, folder: Path) -> None:
+def test_two_data_sets_that_fill_one_folder_together_are_found(log: Path, folder: Path) -> None:
+    """The same class and length: train and val, or each rank with its own part. What one wrote itself says nothing of the others'."""
+    one, other = (cached(Flock(log, plus=plus), folder) for plus in (0.0, 1000.0))
+    for index in range(0, COUNT, 2):
+        one[index]
+        other[index + 1]
+    later, together = (cached(Flock(log), folder) for _ in range(2))
+    assert one.held()[0] == other.held()[0] == COUNT
+    assert one[2]["y"] == other[3]["y"] - 1 == later[2]["y"] == 2
+    for ask, given in ((one.__getitem__, 1), (other.__getitem__, 0), (later.__getitem__, 5), (together.__getitems__, [4, 5])):
+        with pytest.raises(StaleCache, match="holds other samples"):
+            ask(given)
+
+
+def test_what_many_processes_of_one_job_wrote_is_compared_once(log: Path, folder: Path) -> None:
+    data = cached(Sheep(log), folder)
+    for index in range(4):
+        copy.deepcopy(data)[index]
+    assert len(list(folder.glob("*.index"))) == 4
+    asked(log)
+    later = cached(Sheep(log), folder)
+    for index in range(4):
+        later[index]
+    assert asked(log) == [0]
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace", lambda index, error: "skip"], ids=["skip", "replace", "callable"])
+@pytest.mark.parametrize("way", OURS)
+def test_stale_files_are_no_bad_samples(way: str, policy: Any, log: Path, folder: Path) -> None:
+    """All of them would be skipped, and the loop would end with nothing."""
+    through("inline", cached(Sheep(log), folder))
+    with pytest.raises(StaleCache, match="holds other samples than the data set gives now"):
+        through(way, cached(Sheep(log, plus=0.5), folder), on_bad_sample=policy)
+
+
+def test_a_stale_folder_stays_stale(log: Path, folder: Path) -> None:
     through("inline", cached(Sheep(log), folder))
     keeps = cached(Sheep(log, plus=0.5), folder)
-    with pytest.raises(TooManyBadSamples, match="holds other samples than the data set gives now"):
-        through("inline", keeps, on_bad_sample="skip", max_bad_samples=20)
+    for _ in range(3):
+        with pytest.raises(StaleCache, match="holds other samples than the data set gives now"):
+            through("inline", keeps, on_bad_sample="skip")
 
 
 @pytest.mark.parametrize(
@@ -348,6 +384,23 @@ def test_another_data_set_is_refused(other: Callable[[Path, Path], Any], told: s
         other(log, folder)
     assert told in str(raised.value) and "what to do" in str(raised.value)
     cached(Sheep(log), folder)
+
+
+def test_what_a_data_set_has_opened_is_nothing_of_its_class(log: Path, folder: Path) -> None:
+    opened, fresh = Opening(log), Opening(log)
+    opened[0]
+    for data in (opened, fresh, Opening(log)):
+        assert cached(data, folder)[1]["y"] == 1
+
+
+class Opening(Sheep):
+    """It opens a file when it is first asked, as those of HDF5 do."""
+
+    dataset: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        self.dataset = self.dataset or [self.made(number) for number in range(COUNT)]
+        return self.dataset[index]
 
 
 def test_a_damaged_meta_file_is_named(log: Path, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -218,6 +219,20 @@ def test_a_descriptor_for_each_segment_but_not_for_a_thousand(tmp_path: Path) ->
     files, before = Files(str(tmp_path), COUNT, None), len(os.listdir("/proc/self/fd"))
     assert good(files) == list(range(module._MOST_OPEN + 20))
     assert len(os.listdir("/proc/self/fd")) - before == module._MOST_OPEN
+
+
+def test_many_folders_leave_descriptors_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.close(lowest := os.dup(1))
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (2 * (lowest + 20), 4096))
+    opened = []
+    for number in range(10):
+        (tmp_path / str(number)).mkdir()
+        for sample in range(8):
+            write_all(tmp_path / str(number), [sample])
+        opened.append(Files(str(tmp_path / str(number)), COUNT, None))
+        assert good(opened[-1]) == list(range(8))
+    assert len(os.listdir("/proc/self/fd")) <= before + 20
 
 
 def test_max_bytes_among_several_writers(tmp_path: Path) -> None:

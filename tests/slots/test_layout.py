@@ -135,6 +135,14 @@ def test_rows_are_written_in_parts_by_those_who_never_spoke() -> None:
     assert_same(layouts[0].assemble(layouts[0].columns(buffer, 5)), default_collate(samples))
 
 
+def test_columns_lie_in_their_buffer_whatever_the_default_device_is() -> None:
+    layout = learn({"x": torch.ones(3, dtype=torch.bfloat16), "none": torch.empty(0), "y": 1})
+    buffer = np.zeros(layout.offsets(2)[-1], dtype=np.uint8)
+    with torch.device("meta"):
+        columns = layout.columns(buffer, 2)
+    assert {column.device.type for column in columns} == {"cpu"}
+
+
 def test_a_memory_mapped_array_is_an_array(tmp_path: Any) -> None:
     sample = np.memmap(tmp_path / "values", dtype="float32", mode="w+", shape=(3,))
     layout = learn(np.zeros(3, dtype="float32"))

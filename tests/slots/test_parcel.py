@@ -29,6 +29,12 @@ class Pair(NamedTuple):
     right: Any
 
 
+class Crop(torch.Tensor):
+    """One of a user's own class."""
+
+    label = ""
+
+
 def through_parcel(batch: Any, room: int = 0) -> Any:
     """Through the parcel of any batch, and through the plain one where the batch has one: both give the same."""
     results = []
@@ -229,8 +235,9 @@ def test_what_does_not_pickle_raises_where_it_is_packed(stubborn: Any) -> None:
         lambda huge: [huge[:4], huge[-4:]],
         lambda huge: huge[:0],
         lambda huge: huge[0].expand(huge.numel()),
+        lambda huge: [huge[5:9].as_subclass(Crop), huge[7:9]],
     ],
-    ids=["slice", "step", "columns", "both ends", "nothing", "expanded"],
+    ids=["slice", "step", "columns", "both ends", "nothing", "expanded", "of a user's class"],
 )
 def test_a_small_view_of_a_huge_storage_is_small(view: Any) -> None:
     huge = torch.zeros(1 << 22)
@@ -240,6 +247,16 @@ def test_a_small_view_of_a_huge_storage_is_small(view: Any) -> None:
     owner = np.zeros(parcel.size_bytes, dtype=np.uint8)
     parcel.write(owner)
     assert_same(unpack(owner), batch)
+
+
+@pytest.mark.parametrize("wants_grad", [False, True])
+def test_a_tensor_of_a_users_class_keeps_what_it_has(wants_grad: bool) -> None:
+    crop = torch.arange(9.0)[2:8:2].as_subclass(Crop).requires_grad_(wants_grad)
+    crop.label = "sheep"
+    back = through_parcel([crop])[0]
+    as_pickled = pickle.loads(pickle.dumps(crop))
+    for one in (back, as_pickled):
+        assert (type(one), one.label, one.requires_grad, one.tolist()) == (Crop, "sheep", wants_grad, [2.0, 4.0, 6.0])
 
 
 def test_values_are_not_copied_into_the_pickle() -> None:
@@ -365,3 +382,12 @@ def test_what_came_out_can_be_written_to() -> None:
 def test_a_parcel_is_for_unpack_alone() -> None:
     with pytest.raises(RuntimeError, match="outside of antifreeze"):
         pickle.loads(pack_any(torch.ones(2)).parts[0])
+
+
+@pytest.mark.parametrize("room", [0, 64])
+def test_another_default_device_does_not_matter(room: int) -> None:
+    batch = {"x": torch.arange(5.0), "all": [torch.arange(6)[2:4], torch.empty(0)], "name": "sheep", "raw": torch.ones(2).untyped_storage()}
+    with torch.device("meta"):
+        back = through_parcel(batch, room)
+    assert_same([back["x"], back["all"]], [batch["x"], batch["all"]])
+    assert bytes(back["raw"]) == bytes(batch["raw"])

@@ -5,8 +5,9 @@
 
 1. What is handed out is what the data set gave: equal in type, dtype, shape and value, and the user's own to change.
 2. A sample that drew random numbers is handed out and never kept, nor one that cannot be pickled, nor None: said once, with the sample.
-3. With `check`, the first sample that a process writes and the first that it reads are loaded once more and compared. The one tells of
-   samples that differ from one loading to the next: none are kept. The other tells of files that are of an earlier data set: StaleCache.
+3. With `check`, the first sample that a process writes and the first that it reads of each job are loaded once more and compared. The
+   one tells of samples that differ from one loading to the next: none are kept. The other tells of files that are of another data set,
+   an earlier one or one of another job that writes there too: StaleCache. (A job: one call of `cached`, and all copies in workers.)
 4. The random numbers of whatever comes after it are the same as without it.
 5. Whatever is wrong with the files or the disk, the run goes on, from the data set.
 6. How it is asked is how the data set is: with `__getitems__` where that has it (what is missing comes in one call), awaited where
@@ -49,7 +50,7 @@ def cached(
 
     max_bytes   what the files may take; the disk is never filled up in any case
     version     say another one when what the data set does to its samples has changed: files of an earlier one are refused
-    check       compare the first sample that a process takes from the files with what the data set gives now
+    check       compare the first sample of each writing job that a process takes from the files with what the data set gives now
     """
     if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__getitem__"):
         raise OptionError(f"cached: {type(dataset).__qualname__} has no samples by number (__getitem__), only such can be kept")
@@ -101,7 +102,7 @@ class CachedDataset(Dataset[Any]):
         self.dataset = dataset
         self.folder = folder
         self._count, self._max_bytes, self._check = count, max_bytes, check
-        self._job = f"{os.getpid():x}-{time.time_ns():x}"
+        self._job = f"{time.time_ns():x}{os.urandom(4).hex()}"
         self._here = _Here()
         self._cannot = claim(folder, facts_of(dataset, version))
         if self._cannot:
@@ -133,7 +134,7 @@ class CachedDataset(Dataset[Any]):
         return taken
 
     def _files(self) -> Files:
-        return self._here.files(self.folder, self._count, self._max_bytes, self._cannot)
+        return self._here.files(self.folder, self._count, self._max_bytes, self._cannot, self._job)
 
     def _index(self, key: Any) -> int:
         try:
@@ -172,8 +173,8 @@ class CachedDataset(Dataset[Any]):
             return _MISSING
 
     async def _compare(self, files: Files, index: int, kept: Any, together: bool) -> None:
-        """Once in a process: whether the data set still gives what is in the files."""
-        files.compared_hit = True
+        """Once in a process, for each job that has written: whether the data set gives what is in the files."""
+        files.note_compared(index)
         try:
             now, _ = await self._ask_again(index, together)
         except Exception as error:
@@ -300,7 +301,7 @@ class CachedDataset(Dataset[Any]):
     async def _get(self, files: Files, index: int, sample: Any) -> Any:
         if sample is _MISSING:
             return (await self._load(files, [index], together=False))[0]
-        if self._check and not files.compared_hit:
+        if self._check and not files.is_compared(index):
             await self._compare(files, index, sample, together=False)
         return sample
 
@@ -308,9 +309,9 @@ class CachedDataset(Dataset[Any]):
         files = self._files()
         samples = [self._kept(files, index) for index in indices]
         missing = [index for index, sample in zip(indices, samples, strict=True) if sample is _MISSING]
-        if self._check and not files.compared_hit and len(missing) < len(indices):
-            number = next(number for number, sample in enumerate(samples) if sample is not _MISSING)
-            await self._compare(files, indices[number], samples[number], together=True)
+        for index, sample in zip(indices, samples, strict=True):
+            if self._check and sample is not _MISSING and not files.is_compared(index):
+                await self._compare(files, index, sample, together=True)
         if not missing:
             return samples
         loaded = await self._load(files, missing, together=True)
@@ -324,7 +325,7 @@ class Cached(CachedDataset):
     def __getitem__(self, key: Any) -> Any:
         index, files = self._index(key), self._files()
         sample = self._kept(files, index)
-        if sample is not _MISSING and (files.compared_hit or not self._check):
+        if sample is not _MISSING and (not self._check or files.is_compared(index)):
             return sample
         return at_once(self._get(files, index, sample))
 

@@ -3,7 +3,8 @@
     NAME.data    payload · payload · payload · …
     NAME.index   |sample offset size crc check|sample offset size crc check| …     32 bytes each
 
-1. Each process that writes has a NAME of its own, made at its first write. A record is written, in one call, after its payload: whoever
+1. Each process that writes has a NAME of its own, made at its first write; it begins with its job, which all copies of one data set
+   share. A record is written, in one call, after its payload: whoever
    is killed in between leaves bytes that nobody looks for. What is torn or bad in an index is passed over.
 2. Others see a record when they next read the index, from where they left off: at a miss, and at most every LOOK_S.
 3. In memory a sample has 16 bytes: where it is (segment, offset), how long, and its crc. The first record that is seen stays.
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from antifreeze.descriptors import Held
+from antifreeze.linux import resource
 
 LOOK_S = 0.2
 UNIT = 8
@@ -36,6 +38,7 @@ _LONGEST = UNIT * (2**32 - 1)
 _LOOK_SHARE = 20  # a look that takes long is not repeated before so many times as long
 _RECORDS_AT_ONCE = 1 << 20
 _MOST_OPEN = 32
+_USUALLY_HALF = 512  # of the descriptors that a process may have
 _WAIT_S = 5.0
 _KEPT_FREE, _KEPT_FREE_SHARE = 1 << 30, 20
 """Of the disk: so many bytes, or one byte in so many of a small one."""
@@ -71,15 +74,15 @@ class Files:
             "_bytes",
             "_room",
         ),
-        *("_allowance", "_names", "_numbers", "_seen", "_open", "_own", "_data_end", "_index_end", "compared_hit", "compared_write"),
+        *("_allowance", "_names", "_numbers", "_seen", "_open", "_own", "_data_end", "_index_end", "_job", "_compared", "compared_write"),
         *("stale", "refused", "said", "unsure", "kept"),
     )
 
-    def __init__(self, folder: str, count: int, max_bytes: int | None, stopped: str = "") -> None:
+    def __init__(self, folder: str, count: int, max_bytes: int | None, stopped: str = "", job: str = "") -> None:
         self.folder = folder
         self.stopped = stopped  # why nothing is written any more
         self.bad = 0  # payloads that were not what was written
-        self._count, self._max_bytes = count, max_bytes
+        self._count, self._max_bytes, self._job = count, max_bytes, job
         self._place = np.zeros(count, dtype=np.int64)
         self._units = np.zeros(count, dtype=np.uint32)  # 0: not there. Set last, so whoever sees it sees the rest
         self._crc = np.zeros(count, dtype=np.uint32)
@@ -94,7 +97,8 @@ class Files:
         self._own: tuple[int, Held, int, int] | None = None  # number, owner of the descriptors, data, index
         self._data_end = self._index_end = 0
         # of whoever asks: what it has compared, refused and said in this process
-        self.compared_hit = self.compared_write = False
+        self._compared: list[bool] = []  # by segment
+        self.compared_write = False
         self.stale = ""
         self.refused: list[tuple[int, str]] = []
         self.said: set[str] = set()
@@ -126,12 +130,23 @@ class Files:
         self._strike(sample, place)
         return None
 
+    def is_compared(self, sample: int) -> bool:
+        """Whether a sample that is of the same job as this one's record was compared."""
+        return self._compared[int(self._place[sample]) // _SEGMENT]
+
+    def note_compared(self, sample: int) -> None:
+        with self._locked():
+            job = _job_of(self._names[int(self._place[sample]) // _SEGMENT])
+            self._compared = [done or _job_of(name) == job for done, name in zip(self._compared, self._names, strict=True)]
+
     def _opened(self, number: int) -> tuple[Held, int]:
         """The descriptor lives as long as somebody has its owner, also where it is no longer among those kept open."""
         found = self._open.get(number)
         if found is None:
             held = Held()
             found = held, held.open(os.open, self._path(self._names[number], "data"), os.O_RDONLY | _BINARY)
+            if found[1] >= _most_descriptors():  # of a hundred data sets, say: it is opened for this one read
+                return found
             self._open[number] = found
             for oldest in list(self._open)[:-_MOST_OPEN]:
                 self._open.pop(oldest, None)
@@ -279,7 +294,7 @@ class Files:
         self._put(number, record)
 
     def _new_segment(self) -> tuple[int, Held, int, int]:
-        name = f"{time.time_ns():x}-{os.getpid()}-{os.urandom(4).hex()}"
+        name = f"{self._job or f'{time.time_ns():x}'}-{os.getpid()}-{os.urandom(4).hex()}"
         held, flags = Held(), os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
         data = held.open(os.open, self._path(name, "data"), flags, 0o666)
         return self._number_of(name), held, data, held.open(os.open, self._path(name, "index"), flags, 0o666)
@@ -289,6 +304,8 @@ class Files:
     def _number_of(self, stem: str) -> int:
         number = self._numbers.setdefault(stem, len(self._names))
         if number == len(self._names):
+            job = _job_of(stem)
+            self._compared.append(any(done and _job_of(name) == job for done, name in zip(self._compared, self._names, strict=True)))
             self._names.append(stem)
         return number
 
@@ -304,6 +321,19 @@ class Files:
         finally:
             if mine:
                 self._lock.release()
+
+
+def _most_descriptors() -> int:
+    """Numbers from here on are for whoever needs them: the lowest that is free is given, so as many are in use."""
+    try:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except (AttributeError, OSError):  # another system
+        return _USUALLY_HALF
+    return soft // 2 if soft > 0 else _USUALLY_HALF
+
+
+def _job_of(name: str) -> str:
+    return name.rsplit("-", 2)[0]
 
 
 def _write_at(file: int, left: memoryview, offset: int) -> None:

@@ -8,6 +8,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from torch.utils.data import Dataset, Subset
+
 from antifreeze.errors import OptionError, StaleCache
 
 META = "antifreeze-cache.json"
@@ -20,8 +22,9 @@ def facts_of(dataset: Any, version: str) -> dict[str, Any]:
 
 
 def _class_of(dataset: Any) -> str:
+    """And of which one it is a part; but what a data set opens when it is first asked (a file's, say) is nothing of its class."""
     inner = getattr(dataset, "__dict__", {}).get("dataset")
-    return type(dataset).__qualname__ + (f" of {_class_of(inner)}" if inner is not None else "")
+    return type(dataset).__qualname__ + (f" of {_class_of(inner)}" if isinstance(dataset, Subset) or isinstance(inner, Dataset) else "")
 
 
 def claim(folder: str, facts: dict[str, Any]) -> str:

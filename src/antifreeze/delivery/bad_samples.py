@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from antifreeze.errors import OptionError, TooManyBadSamples, add_note
+from antifreeze.errors import OptionError, StaleCache, TooManyBadSamples, add_note
 from antifreeze.naming import shown
 from antifreeze.options import OnBadSample, Options
 from antifreeze.saying import say
@@ -110,6 +110,8 @@ class BadSampleDesk:
         return choice
 
     def _choose(self, failure: Failure, index: Any) -> OnBadSample:
+        if (failure.type_module, failure.type_name) == (StaleCache.__module__, StaleCache.__qualname__):
+            return OnBadSample.RAISE  # the folder is bad, no sample is: all of them would be skipped, and the loop end with nothing
         choice = self._options.on_bad_sample
         if isinstance(choice, OnBadSample):
             return choice

@@ -125,7 +125,7 @@ class RowLayout:
         return [
             tensor_over(buffer, leaf.dtype, (rows, *leaf.shape), offset)
             if leaf.row_bytes * rows
-            else torch.empty((rows, *leaf.shape), dtype=leaf.dtype)
+            else torch.empty((rows, *leaf.shape), dtype=leaf.dtype, device="cpu")
             for leaf, offset in zip(self.leaves, self.offsets(rows), strict=False)
         ]
 
@@ -147,7 +147,7 @@ def tensor_over(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], offset:
     if numpy_dtype is not None:
         return torch.from_numpy(np.ndarray(shape, numpy_dtype, buffer, offset))
     flat = torch.frombuffer(buffer, dtype=torch.uint8, count=math.prod(shape) * dtype.itemsize, offset=offset)
-    return torch.empty(0, dtype=dtype).set_(flat.untyped_storage(), 0, shape, torch.empty(shape, device="meta").stride())
+    return torch.empty(0, dtype=dtype, device="cpu").set_(flat.untyped_storage(), 0, shape, torch.empty(shape, device="meta").stride())
 
 
 def learn(sample: Any) -> RowLayout | None:

@@ -3,7 +3,8 @@
     |count|offset size|offset size|…|   pickle of the objects   |   table of tensors   |  bytes  |  bytes  | …
      header, int64                       part 0                     part 1                part 2…
 
-1. A dense CPU tensor is one row of the table: (storage part, offset, size, stride, dtype, requires_grad).
+1. A dense CPU tensor is one row of the table: (storage part, offset, size, stride, dtype, requires_grad); one of a user's own class
+   is such a row, and what torch makes it of.
 2. Tensors that overlap in one storage share one part, and share it again in the parent; a view of a huge storage sends only
    the bytes it spans. Strides are kept unless that would send much more than the values.
 3. Everything else goes the way pickle protocol 5 knows, its buffers out of band: numpy arrays are not copied into the pickle. What
@@ -14,6 +15,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import struct
@@ -27,7 +29,7 @@ import torch
 
 from antifreeze.slots.layout import ALIGNMENT
 from antifreeze.slots.plain import PlainParcel, pack_plain, unpack_plain
-from antifreeze.torch_private import Unpickler, is_typed_storage, with_dtype, without_dtype
+from antifreeze.torch_private import Unpickler, is_made_of_storage, is_typed_storage, with_dtype, without_class, without_dtype
 
 _PARTS_BEFORE_BUFFERS = 2
 _WASTE_BYTES = 1 << 16
@@ -114,13 +116,24 @@ class _Pickler(pickle.Pickler):
             self.tensors.append(value.resolve_conj().resolve_neg())
             return _tensor_number, (len(self.tensors) - 1,)
         if type(value) is torch.UntypedStorage and value.device.type == "cpu":  # by itself it does not pickle
-            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
-        if is_typed_storage(value) and without_dtype(value).device.type == "cpu":  # what tensor subclasses pickle themselves as
+            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8, device="cpu").set_(value),)
+        if is_typed_storage(value) and without_dtype(value).device.type == "cpu":  # what quantized tensors pickle themselves as
             return with_dtype, (without_dtype(value), value.dtype)
         if type(value) is np.ndarray and value.flags.forc and not value.flags.writeable:
             return value.copy(order="K").__reduce_ex__(5)  # a buffer that was read-only would be one again
         registered = _registered().get(type(value))
-        return NotImplemented if registered is None else registered(value)
+        if registered is not None:
+            return registered(value)
+        return self._of_subclass(value) if isinstance(value, torch.Tensor) and type(value) not in copyreg.dispatch_table else NotImplemented
+
+    def _of_subclass(self, value: torch.Tensor) -> Any:
+        """As torch makes it, but of the bytes that it spans: torch would pickle its whole storage, of a crop of a huge one too."""
+        reduced: Any = value.__reduce_ex__(5)  # type: ignore[no-untyped-call]
+        if not is_made_of_storage(reduced) or value.device.type != "cpu":
+            return NotImplemented
+        make, (_, kind, _, state) = reduced
+        self.tensors.append(without_class(value).resolve_conj().resolve_neg())
+        return make, (_tensor_number, kind, (len(self.tensors) - 1,), state)
 
 
 def _registered() -> dict[type, Callable[[Any], Any]]:
@@ -214,7 +227,7 @@ def _overlapping(pieces: list[_Piece]) -> list[tuple[int, int, list[_Piece]]]:
 def _bytes_of(tensor: torch.Tensor, begin: int, end: int) -> memoryview:
     if end <= begin:
         return memoryview(b"")
-    window = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage(), begin, (end - begin,), (1,))
+    window = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage(), begin, (end - begin,), (1,))
     return window.numpy().data
 
 
@@ -226,7 +239,7 @@ def _row(piece: _Piece, part_begin: int) -> tuple[Any, ...]:
 
 def _storage_over(owner: Any, offset: int, size: int) -> torch.UntypedStorage:
     if size == 0:
-        return torch.empty(0, dtype=torch.uint8).untyped_storage()
+        return torch.empty(0, dtype=torch.uint8, device="cpu").untyped_storage()
     return torch.frombuffer(owner, dtype=torch.uint8, count=size, offset=offset).untyped_storage()
 
 
@@ -239,5 +252,5 @@ def _restore(
     dtype: torch.dtype,
     requires_grad: bool,
 ) -> torch.Tensor:
-    tensor = torch.empty(0, dtype=dtype).set_(storages[part], offset, shape, stride)
+    tensor = torch.empty(0, dtype=dtype, device="cpu").set_(storages[part], offset, shape, stride)
     return tensor.requires_grad_() if requires_grad else tensor
