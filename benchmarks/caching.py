@@ -1,9 +1,9 @@
 """Samples of slow storage, plain and kept by `antifreeze.cached`: `python benchmarks/caching.py` prints a table of docs/benchmarks.md.
 
 *reads*: each sample waits 10 ms, and is a tensor of 3 KB. *pictures*: each waits 10 ms, and is an array of 600 KB that is read from a file
-of its own. Every contender in turn, in every round with a folder of its own: its first epoch, in which the cache is filled, and the median
-of those after it. Workers stay from epoch to epoch. What was written lies in the page cache of the machine, as it does where samples were
-just written or fit into memory; a cold disk is another matter.
+of its own. Every contender in turn, in every round with a folder of its own: its first epoch, in which the cache is filled, then epochs for
+--warm seconds, and those of the --seconds after them. Workers stay from epoch to epoch. What was written lies in the page cache of the
+machine, as it does where samples were just written or fit into memory; a cold disk is another matter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from table import quantity, ratio, render
 
 BATCH = 16
 WAIT_S = 0.01
-LATER = 3
 BASE = "torch, 2 workers"
 
 
@@ -70,33 +69,42 @@ def contenders(data: Any) -> dict[str, Callable[[Path], Any]]:
     }
 
 
-def measure(make: Callable[[Path], Any], folder: Path, samples: int) -> tuple[float, float]:
-    """Samples a second: of the first epoch, and of a later one."""
+def rate(loader: Any, samples: int, seconds: float) -> float:
+    """Samples a second, of whole epochs: one, and as many as begin within `seconds`."""
+    began_s, epochs = time.perf_counter(), 0
+    while not epochs or time.perf_counter() - began_s < seconds:
+        assert sum(len(numbers) for _, numbers in loader) == samples
+        epochs += 1
+    return epochs * samples / (time.perf_counter() - began_s)
+
+
+def measure(make: Callable[[Path], Any], folder: Path, samples: int, warm_s: float, seconds: float) -> tuple[float, float]:
+    """Samples a second: of the first epoch, and of later ones."""
     loader = make(folder)
-    took_s = []
-    for _ in range(1 + LATER):
-        began_s = time.perf_counter()
-        seen = sum(len(numbers) for _, numbers in loader)
-        took_s.append(time.perf_counter() - began_s)
-        assert seen == samples
+    first = rate(loader, samples, 0.0)
+    rate(loader, samples, warm_s)
+    later = rate(loader, samples, seconds)
     if isinstance(loader, DataLoader):
         loader.close()
     del loader
     shutil.rmtree(folder, ignore_errors=True)
-    return samples / took_s[0], samples / statistics.median(took_s[1:])
+    return first, later
 
 
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--samples", type=int, default=128)
+    parser.add_argument("--samples", type=int, default=256)
+    parser.add_argument("--warm", type=float, default=2.0, help="seconds of later epochs that are not measured")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds of later epochs that are")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--markdown", action="store_true", help="the table as markdown")
     chosen = parser.parse_args(given)
     if chosen.rounds < 1 or chosen.samples < 2 * BATCH:
         parser.error(f"--rounds must be 1 or more, --samples {2 * BATCH} or more")
-    print(
-        "\n".join([*machine.description(), f"{chosen.rounds} rounds, {chosen.samples} samples, {LATER} later epochs each", ""]), flush=True
+    said = (
+        f"{chosen.rounds} rounds, {chosen.samples} samples; later epochs: {chosen.seconds:g} s of them, {chosen.warm:g} s after the first"
     )
+    print("\n".join([*machine.description(), said, ""]), flush=True)
     rows = []
     with tempfile.TemporaryDirectory() as made:
         (Path(made) / "pictures").mkdir()
@@ -106,7 +114,7 @@ def main(given: Sequence[str] | None = None) -> int:
             found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
             for _ in range(chosen.rounds):
                 for name, make in ways.items():
-                    found[name].append(measure(make, Path(made) / "cache", chosen.samples))
+                    found[name].append(measure(make, Path(made) / "cache", chosen.samples, chosen.warm, chosen.seconds))
             for name, measured in found.items():
                 first, later = (statistics.median(column) for column in zip(*measured, strict=True))
                 of_base = [
