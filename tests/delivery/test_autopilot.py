@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from antifreeze.delivery import claims
-from antifreeze.delivery.autopilot import SETTLE_NS, SHORT_WINDOW_BATCHES, SHORT_WINDOW_NS, WINDOW_NS, Autopilot
+from antifreeze.delivery.autopilot import (
+    FEW_BATCHES_TIMES,
+    SETTLE_NS,
+    SHORT_WINDOW_BATCHES,
+    SHORT_WINDOW_NS,
+    WAVES,
+    WAVES_TO_GO_BADLY,
+    WINDOW_NS,
+    Autopilot,
+)
 from antifreeze.delivery.ledger import Ledger
 from antifreeze.options import Options
 from antifreeze.tuning.setting import Kind, Limits, Setting
@@ -53,6 +62,26 @@ def test_of_few_batches_nothing_is_seen_early() -> None:
     _, decided = run(auto, ledger, HOME, 20 * MS)
     took, _ = run(auto, ledger, decided, 80 * MS)
     assert took >= WINDOW_NS
+
+
+@pytest.mark.parametrize(("faster", "took_ns"), [(0.5, WAVES_TO_GO_BADLY * 160 * MS), (1.0, WAVES * 160 * MS), (3.0, WINDOW_NS)])
+def test_where_batches_come_in_waves_a_window_has_some_of_them(faster: float, took_ns: int) -> None:
+    """But for a trial that goes so well that there is nothing to wait for."""
+    ledger = Ledger()
+    auto = Autopilot(ledger, Options(), lambda: 8, Limits(inline=False), HOME)
+    _, decided = run(auto, ledger, HOME, 4 * MS)
+    auto.task_ns = 160 * MS
+    batch_ns = int(4 * MS / faster)
+    took, _ = run(auto, ledger, decided, batch_ns)
+    assert took_ns <= took <= took_ns + 5 * batch_ns
+
+
+def test_waves_do_not_make_a_window_last_for_ever() -> None:
+    ledger = Ledger()
+    auto = Autopilot(ledger, Options(), lambda: 8, Limits(inline=False), HOME)
+    auto.task_ns = 60_000 * MS
+    took, _ = run(auto, ledger, HOME, 4 * MS)
+    assert took <= FEW_BATCHES_TIMES * WINDOW_NS + 20 * MS
 
 
 def test_a_loop_with_many_pauses_has_windows_too_and_the_pauses_are_no_part_of_them() -> None:

@@ -266,6 +266,11 @@ class Flights:
             return tasks_per_batch_in_threads(rows, workers, sample_ns, self._may_split, self._batch_bytes())
         return tasks_per_batch(rows, workers, sample_ns, self._may_split, self._batch_bytes(), self.finished)
 
+    def task_ns(self) -> int:
+        """What a worker needs for one task, as far as is known; 0 where it awaits many samples together."""
+        rows, sample_ns = self._shape.batch_rows or 1, self.pool.costs.sample_ns or 0
+        return rows * sample_ns // self._tasks_for(rows) if self._shape.together <= 1 else 0
+
     def _batch_bytes(self) -> int | None:
         timing = self._ledger.timing
         return timing.delivered_bytes // timing.batches if timing.batches else None

@@ -100,6 +100,7 @@ class Steering:
             self._ask_for(pool, auto.setting)
             auto.look_soon(now_ns)  # those that were asked for are on their way
             return
+        auto.task_ns = self._flights.task_ns()
         decision = auto.look(now_ns, in_force)
         if decision is not None and decision.setting != in_force:
             self._ask_for(pool, decision.setting)

@@ -41,7 +41,7 @@ CHANGING = 1.3
 """Windows that a trial takes, with getting there and back."""
 AS_GOOD_AT_BEST = 0.9
 """Loading in the loop is not tried where even at its best it could not reach this much: while it lasts, nothing is loaded ahead."""
-FAR_BEHIND = 0.75
+FAR_BEHIND, FAR_AHEAD = 0.75, 2.0
 CHANGED = 1.5
 """A rate so many times larger or smaller than it was, twice in a row, says that the machine, or the work itself, has changed."""
 SOME = 4
@@ -104,6 +104,10 @@ class Tuner:
     def goes_badly(self, setting: Setting, rate: float) -> bool:
         """Whether that much is seen of a trial already: while it lasts, the loop has less."""
         return setting == self._trial and self.home in self.belief and rate < FAR_BEHIND * self.belief.rate(self.home)
+
+    def goes_well(self, setting: Setting, rate: float) -> bool:
+        """So that there is nothing to wait for."""
+        return setting == self._trial and self.home in self.belief and rate > FAR_AHEAD * self.belief.rate(self.home)
 
     def end_trial(self) -> Decision | None:
         """Nothing can be seen of it; None where none is under way. What is not known of it is not known."""
