@@ -166,7 +166,7 @@ def test_who_has_the_floor_beside_one_that_has_lost_it_has_its_own_numbers() -> 
     others.close()
     turns.open()  # the loser, once more
     thread.join(10)
-    assert not thread.is_alive() and not floor._losers
+    assert not thread.is_alive() and not floor.losers
     turns.close()
 
 

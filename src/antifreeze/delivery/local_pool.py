@@ -19,7 +19,7 @@ import torch
 
 from antifreeze.delivery.batches import build
 from antifreeze.delivery.copy_threads import COPIES_MATTER_NS, CopyThreads, has_large
-from antifreeze.delivery.own_effort import OwnEffort, Reading
+from antifreeze.delivery.own_effort import MEASURED_AFTER_NS, OwnEffort, Reading
 from antifreeze.slots.layout import RowLayout
 from antifreeze.slots.ring import Ring
 from antifreeze.supervisor.exchange import Action, Ending, FreeSlot, LeftOut, RowFailed, Send, TaskEnded
@@ -283,7 +283,8 @@ class LocalPool:
         draws = fetcher.deals()
         if draws and in_worker_thread():
             return NOT_PLAIN
-        before = self._effort.begin()
+        effort = self._effort
+        before = None if effort.loaded_ns < MEASURED_AFTER_NS else effort.begin()
         began = time.perf_counter_ns()
         self._kept.begin()
         if draws:
@@ -297,7 +298,7 @@ class LocalPool:
         if self._was_late(draws) or collated is NOT_PLAIN:
             return NOT_PLAIN
         ended, fetched = time.perf_counter_ns(), fetcher.fetched_ns
-        self.costs.add(task.batch_rows, fetched - began, ended - fetched, 0, *self._effort.end(before, ended - began))
+        self.costs.add(task.batch_rows, fetched - began, ended - fetched, 0, *effort.end(before, ended - began))
         if self._copies is not None and ended - fetched > COPIES_MATTER_NS:
             self._copies.add(ended - began)
         return collated

@@ -56,7 +56,7 @@ class Reading(NamedTuple):
 class OwnEffort:
     def __init__(self, threads: OwnThreads) -> None:
         self.threads = threads
-        self._loaded_ns = MEASURED_AFTER_NS  # since the last batch that was measured began
+        self.loaded_ns = MEASURED_AFTER_NS  # since the last batch that was measured began
         self._until_look_ns = 0
         self._cpu_share, self._queued_share = 1.0, 0.0  # of the last batch that was measured
         self._last: _Clocks | None = None
@@ -66,8 +66,8 @@ class OwnEffort:
         return f"<OwnEffort: computing {self._cpu_share:.0%}, without a core {self._queued_share:.0%}>"
 
     def begin(self) -> Reading | None:
-        """None where this batch is not measured."""
-        if self._loaded_ns < MEASURED_AFTER_NS:
+        """None where this batch is not measured. (Whoever has no time to ask looks at `loaded_ns`.)"""
+        if self.loaded_ns < MEASURED_AFTER_NS:
             return None
         threads, took_ns = None, 0
         if self._until_look_ns <= 0:
@@ -81,9 +81,11 @@ class OwnEffort:
     def end(self, before: Reading | None, took_ns: int) -> Spent:
         """Of the batch that has just been loaded and took so long."""
         if before is None:
-            self._loaded_ns += took_ns
-            return self._at_most(took_ns) if took_ns >= MEASURED_AFTER_NS else self._like_the_last(took_ns)
-        self._until_look_ns -= self._loaded_ns
+            self.loaded_ns += took_ns
+            if took_ns >= MEASURED_AFTER_NS:
+                return self._at_most(took_ns)
+            return int(self._cpu_share * took_ns), int(self._queued_share * took_ns)
+        self._until_look_ns -= self.loaded_ns
         now = self._last = _clocks()
         wall_ns = max(1, now.at_ns - before.clocks.at_ns)
         queued_ns = max(0, now.queued_ns - before.clocks.queued_ns)
@@ -92,7 +94,7 @@ class OwnEffort:
         cpu_ns += min(waited_ns, self._others_for_it(_others(before.clocks, now), wall_ns))
         self._cpu_share = min(1.0, cpu_ns / wall_ns)
         self._queued_share = min(1.0 - self._cpu_share, queued_ns / wall_ns)
-        self._loaded_ns = took_ns
+        self.loaded_ns = took_ns
         if before.threads is not None:
             self._look(before.threads, wall_ns, before.took_ns)
         return self._like_the_last(took_ns)

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from antifreeze.signals import came_from_signal
 from antifreeze.worker.generators import glance_at, global_generators, say_initial_seed
 from antifreeze.worker.hands import Dealer, mix, seed_at, seed_for_sample
-from antifreeze.worker.turns import has_floor, in_worker_thread, unless_given_up, wait_for_losers
+from antifreeze.worker.turns import has_floor, in_worker_thread, losers, unless_given_up, wait_for_losers
 from antifreeze.worker.twister import Generator
 
 WARM_UP = 4
@@ -301,7 +301,8 @@ class KeptState:
         self._is_open = False  # from `begin` until everything is put back
 
     def begin(self) -> None:
-        wait_for_losers()
+        if losers:
+            wait_for_losers()
         if self._glance() != self._glanced:
             self._keep_what_moved()  # by the user's own code, since the last time
         self._is_open = True

@@ -117,7 +117,7 @@ _lock = threading.Lock()
 _floor = _Floor()
 _waiting: list[Turn] = []
 _gates: list[Gate] = []  # of those who wait until something has changed: opened, and forgotten, when it has
-_losers: set[Turn] = set()  # in samples that have lost the floor
+losers: set[Turn] = set()  # in samples that have lost the floor
 _here = threading.local()
 
 
@@ -220,7 +220,7 @@ class Turns:
             if holder is not None and holder.turns is self:
                 _leave(holder)
                 holder.lost = True
-                _losers.add(holder)
+                losers.add(holder)
 
     def end(self, turn: Turn) -> None:
         """Its thread shall end. Where it has the floor it keeps it until then; where it waits for one, or is about to, it does not: what
@@ -262,7 +262,7 @@ class Turns:
         settled = not usage.used and not warms_up
         looks |= warms_up
         while True:
-            among_free = bool(usage.free or _losers)
+            among_free = bool(usage.free or losers)
             seeded = usage.generators if looks else list(usage.used)
             if not if_it_has_the_floor(turn, partial(_seed, seeded, seed, of)) and again:
                 raise _FloorLost
@@ -279,7 +279,7 @@ class Turns:
             moved = [generator for generator, mark in marks if generator.moved_since(mark)]
             usage.used += [generator for generator in moved if generator not in usage.used and of is not Of.START]
             usage.found_late |= settled and bool(usage.used)
-            if moved and of is not Of.START and (among_free or usage.free or _losers):
+            if moved and of is not Of.START and (among_free or usage.free or losers):
                 looks = True  # one of them may have drawn from what was this sample's
                 if _wait_for_free(turn, _FREE_S):
                     continue
@@ -312,12 +312,10 @@ def if_it_has_the_floor(turn: Turn, call: Callable[[], None]) -> bool:
 
 def wait_for_losers() -> None:
     """For whoever loads samples in the loop's own thread: those who have lost the floor draw from the same generators."""
-    if not _losers:
-        return
     mine = getattr(_here, "turn", None)  # a loader inside such a sample
-    if not _wait_until(lambda: _losers <= {mine}, _FREE_S):
+    if not _wait_until(lambda: losers <= {mine}, _FREE_S):
         with _lock:
-            _losers.intersection_update({mine})  # they are stuck, and draw nothing
+            losers.intersection_update({mine})  # they are stuck, and draw nothing
 
 
 def in_worker_thread() -> bool:
@@ -422,7 +420,7 @@ def _tell() -> None:
 def _end_free(turn: Turn) -> None:
     """With the lock."""
     turn.turns.usage.free.discard(turn)
-    _losers.discard(turn)
+    losers.discard(turn)
     _tell()
 
 
@@ -431,11 +429,11 @@ def _wait_for_free(turn: Turn, limit_s: float) -> bool:
     came to that; who is left after it is stuck, and waited for no more."""
     free = turn.turns.usage.free
     with turn.waiting():
-        if _wait_until(lambda: not free and not _losers, limit_s):
+        if _wait_until(lambda: not free and not losers, limit_s):
             return True
         with _lock:
             free.clear()
-            _losers.clear()
+            losers.clear()
         return False
 
 
@@ -461,7 +459,7 @@ def _leave(turn: Turn) -> None:
         floor.holder = None
         _tell()
         _grant()
-    elif turn in _losers:
+    elif turn in losers:
         _end_free(turn)
     turn.floor = None
 
@@ -473,7 +471,7 @@ def _after_fork_in_child() -> None:
     _floor = _Floor()
     _here = threading.local()
     _waiting.clear()
-    _losers.clear()
+    losers.clear()
     _gates.clear()
 
 
