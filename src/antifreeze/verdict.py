@@ -17,12 +17,12 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from antifreeze.tuning.window import HAND_OVER_S
+
 WAITING_MATTERS = 0.05
 WORKERS_ARE_IDLE = 0.6
 MOST_WAITING_WORKERS = 32
 WORTH_IT = 1.1
-BATCH_BY_WORKER_S = 1e-4
-"""What a batch that a worker loads costs the loop, however small it is: a message there, one back, a process that wakes up."""
 A_STALL_S, A_STALL_TIMES = 1.0, 10.0
 
 
@@ -229,14 +229,14 @@ def _without_workers(cause: Cause, counted: Counted) -> str:
 
 def _has_small_batches(counted: Counted) -> bool:
     """Of which one takes less time than a worker's does for being one."""
-    return counted.work_s < BATCH_BY_WORKER_S * counted.batches
+    return counted.work_s < HAND_OVER_S * counted.batches
 
 
 def _about_small_batches(counted: Counted) -> str:
     each_s, samples = counted.work_s / counted.batches, round(counted.samples / counted.batches)
     return (
         f"a batch of {samples:,} sample{'s' if samples != 1 else ''} takes {_s(each_s)}, and one by a worker costs "
-        f"{_s(BATCH_BY_WORKER_S)} more: a larger batch_size shares among more samples what each batch costs"
+        f"{_s(HAND_OVER_S)} more: a larger batch_size shares among more samples what each batch costs"
     )
 
 
@@ -273,7 +273,7 @@ def _needed(counted: Counted) -> int:
 
 def _times_as_fast(counted: Counted, workers: int) -> float:
     """If the work is shared evenly, the slower of loading and training sets the pace; epochs still have their beginnings."""
-    then_s = max(counted.work_s / workers, counted.loop_s + BATCH_BY_WORKER_S * counted.batches) + counted.startup_s
+    then_s = max(counted.work_s / workers, counted.loop_s + HAND_OVER_S * counted.batches) + counted.startup_s
     return counted.elapsed_s / then_s if then_s else 1.0
 
 

@@ -33,7 +33,7 @@ from antifreeze.caching.folder import claim, facts_of, is_first_to_say
 from antifreeze.caching.same import difference
 from antifreeze.errors import OptionError, OptionTypeError, StaleCache
 from antifreeze.saying import say
-from antifreeze.signals import came_from_signal
+from antifreeze.signals import raise_if_of_signal
 from antifreeze.slots.parcel import pack_any, unpack
 from antifreeze.worker.awaiting import awaits
 from antifreeze.worker.ways import ways_to_fetch
@@ -166,8 +166,7 @@ class CachedDataset(Dataset[Any]):
         try:
             return unpack(payload)
         except Exception as error:
-            if came_from_signal(error):
-                raise
+            raise_if_of_signal(error)
             self._say("unpickling", f"sample {index} in {self.folder} cannot be unpickled here, it is loaded again: {_told(error)}")
             files.stopped = "what others wrote there cannot be unpickled here"
             return _MISSING
@@ -178,8 +177,7 @@ class CachedDataset(Dataset[Any]):
         try:
             now, _ = await self._ask_again(index, together)
         except Exception as error:
-            if came_from_signal(error):
-                raise
+            raise_if_of_signal(error)
             self._say(
                 "comparing", f"sample {index} in {self.folder} could not be compared with what the data set gives now: {_told(error)}"
             )
@@ -233,8 +231,7 @@ class CachedDataset(Dataset[Any]):
             payload = np.zeros(-(-parcel.size_bytes // UNIT) * UNIT, dtype=np.uint8)
             parcel.write(payload)
         except Exception as error:
-            if came_from_signal(error):
-                raise
+            raise_if_of_signal(error)
             self._refuse(files, index, "cannot be pickled", f"sample {index} cannot be pickled, and is not kept: {_told(error)}")
             return
         files.compared_write = True
@@ -248,8 +245,7 @@ class CachedDataset(Dataset[Any]):
         try:
             again, draws = await self._ask_again(index, together)
         except Exception as error:
-            if came_from_signal(error):
-                raise
+            raise_if_of_signal(error)
             self._refuse(files, index, "it could not be loaded once more", "")  # but it is there, so nothing is wrong with it
             return False
         if draws.unsure:

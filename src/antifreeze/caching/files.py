@@ -4,8 +4,8 @@
     NAME.index   |sample offset size crc check|sample offset size crc check| …     32 bytes each
 
 1. Each process that writes has a NAME of its own, made at its first write; it begins with its job, which all copies of one data set
-   share. A record is written, in one call, after its payload: whoever
-   is killed in between leaves bytes that nobody looks for. What is torn or bad in an index is passed over.
+   share. A record is written, in one call, after its payload: whoever is killed in between leaves bytes that nobody looks for. What is
+   torn or bad in an index is passed over.
 2. Others see a record when they next read the index, from where they left off: at a miss, and at most every LOOK_S.
 3. In memory a sample has 16 bytes: where it is (segment, offset), how long, and its crc. The first record that is seen stays.
 4. What is read is checked. A payload that is not what was written is struck out (its record is overwritten with zeros, the one thing
@@ -59,23 +59,9 @@ class Files:
     """One process's; none of it is used after a fork. Without a __dict__, so that it is nothing that the data set holds."""
 
     __slots__ = (
-        *(
-            "folder",
-            "stopped",
-            "bad",
-            "_count",
-            "_max_bytes",
-            "_why_full",
-            "_place",
-            "_units",
-            "_crc",
-            "_lock",
-            "_next_look_s",
-            "_bytes",
-            "_room",
-        ),
-        *("_allowance", "_names", "_numbers", "_seen", "_open", "_own", "_data_end", "_index_end", "_job", "_compared", "compared_write"),
-        *("stale", "refused", "said", "unsure", "kept"),
+        *("folder", "stopped", "bad", "stale", "refused", "said", "unsure", "kept", "compared_write", "_compared", "_count", "_max_bytes"),
+        *("_why_full", "_place", "_units", "_crc", "_lock", "_next_look_s", "_bytes", "_room", "_allowance", "_names", "_numbers", "_seen"),
+        *("_open", "_own", "_data_end", "_index_end", "_job"),
     )
 
     def __init__(self, folder: str, count: int, max_bytes: int | None, stopped: str = "", job: str = "") -> None:

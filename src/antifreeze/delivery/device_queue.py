@@ -17,7 +17,7 @@ from typing import Any
 
 from antifreeze.delivery.device import AHEAD, DeviceFeed, Sent
 from antifreeze.delivery.position import Cursor
-from antifreeze.signals import came_from_signal
+from antifreeze.signals import raise_if_of_signal
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,5 @@ class DeviceQueue:
             batch = next_on_host()
             return self.feed.send(batch, self._cursor.place())
         except Exception as error:
-            if came_from_signal(error):
-                raise
+            raise_if_of_signal(error)
             return Sent(_Raised(error), None, self._cursor.place())

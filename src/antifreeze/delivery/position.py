@@ -12,7 +12,7 @@ from antifreeze.errors import StateMismatch
 from antifreeze.plan.map_plan import MapPlan, MapPosition, PlannedBatch
 from antifreeze.plan.randomness import generator_states, own_generators, snapshot
 from antifreeze.plan.stream_plan import StreamPosition
-from antifreeze.signals import came_from_signal
+from antifreeze.signals import raise_if_of_signal
 from antifreeze.torch_private import is_iterable_kind
 
 VERSION = 1
@@ -180,6 +180,5 @@ def length_of(dataset: Any) -> int | None:
     try:
         return len(dataset) if isinstance(dataset, Sized) else None
     except Exception as error:  # whoever needs to know it asks, and sees it, himself; torch asks only for len(loader)
-        if came_from_signal(error):
-            raise
+        raise_if_of_signal(error)
         return None

@@ -401,13 +401,13 @@ def _wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
     """Whether it came to that, which is asked with the lock whenever somebody tells that something has changed."""
     deadline_s = time.monotonic() + limit_s
     while True:
-        gate = Gate()
         with _lock:
             if is_so():
                 return True
-            _gates.append(gate)
+            _gates.append(gate := Gate())
         if not gate.wait(deadline_s - time.monotonic()):
             with _lock:
+                _gates[:] = [other for other in _gates if other is not gate]
                 return is_so()
 
 
