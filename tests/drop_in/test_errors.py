@@ -406,3 +406,27 @@ def test_our_own_arguments_are_checked_at_the_door(kwargs: dict[str, Any], name:
 
     with pytest.raises(OptionError, match=name):
         Ours(Squares(), **kwargs)
+
+
+class FailsAt(Dataset[Any]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            raise OSError("no such sample")
+        return index
+
+
+@ours_only
+@pytest.mark.parametrize("num_workers", [2, "auto"])
+def test_what_was_handled_where_a_worker_was_forked_is_not_told_with_its_error(num_workers: Any) -> None:
+    """By the program around the loop, or by "auto", which had tried the sample in the loop before."""
+    loader = Ours(FailsAt(), batch_size=4, num_workers=num_workers)
+    try:
+        raise KeyError("of the program")
+    except KeyError:
+        with loader, pytest.raises(OSError, match="no such sample") as raised:
+            list(loader)
+    assert "During handling" not in str(raised.value)
+    assert str(raised.value).count("Traceback") == 1

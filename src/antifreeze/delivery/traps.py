@@ -62,6 +62,7 @@ class Traps:
         self._alike: int | None = None  # with what two streams began
         self._last_storage = (0, 0)
         self._used_epoch: int | None = None
+        self._epoch_is_set = False  # by the user, between two passes
 
     def say(self, trap: str, text: str) -> None:
         if trap not in self._said:
@@ -133,14 +134,19 @@ class Traps:
             )
 
     def advance_epoch(self, sampler: Any) -> None:
-        """A DistributedSampler whose epoch is still the one of the last pass is given the next one; BatchesByLength is meant to count."""
+        """A DistributedSampler whose epoch is still the one of the last pass is given the next one, unless the user was seen to set it
+        himself: then the same again is what he wants. BatchesByLength is meant to count."""
         if isinstance(sampler, BatchesByLength):
             sampler.ready_epoch()
         if not isinstance(sampler, DistributedSampler) or not sampler.shuffle:
             return
-        if self._used_epoch is not None and sampler.epoch == self._used_epoch:
+        self._epoch_is_set |= self._used_epoch is not None and sampler.epoch != self._used_epoch
+        if sampler.epoch == self._used_epoch and not self._epoch_is_set:
             sampler.set_epoch(sampler.epoch + 1)
-            self.say("set_epoch", "sampler.set_epoch() was not called, so every epoch would have the same order; it was advanced for you")
+            self.say(
+                "set_epoch",
+                "sampler.set_epoch() was not called with another number, so every epoch would have the same order; it was advanced",
+            )
         self._used_epoch = sampler.epoch
 
     def resumes_in(self, sampler: Any, epoch: int, finished: bool) -> None:

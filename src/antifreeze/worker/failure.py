@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import traceback
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ from antifreeze.naming import shown
 from antifreeze.torch_private import is_worker_thread
 
 _LONGEST_MESSAGE = 2000
+
+_inherited: list[BaseException] = []
+"""What was being handled where this process was forked: Python takes it for the context of all that is raised here."""
 
 
 class ThreadEnded(BaseException):
@@ -49,6 +53,7 @@ class Failure:
         explanation: str = "",
     ) -> Failure:
         kind = type(error)
+        _leave_inherited_behind(error)
         return cls(
             type_module=kind.__module__,
             type_name=kind.__qualname__,
@@ -154,6 +159,25 @@ class _Verbatim(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def begin_process() -> None:
+    """In a worker's process, when it begins."""
+    handled = sys.exc_info()[1]
+    _inherited[:] = [] if handled is None else [handled]
+
+
+def _leave_inherited_behind(error: BaseException) -> None:
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error] if _inherited else []
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if one.__context__ is _inherited[0]:
+            one.__context__ = None
+        waiting += [one.__cause__, one.__context__]
 
 
 def _pickled(kind: type) -> bytes | None:

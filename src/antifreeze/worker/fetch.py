@@ -267,8 +267,11 @@ class MapFetcher:
     def _fetch_alone(self, task: Task, number: int) -> Any:
         if self._get_many is None:
             return self._source[task.indices[number]]
-        samples = self._get_many(task.indices[number : number + 1])
-        return samples[0] if isinstance(samples, (list, tuple)) and samples else samples
+        alone = as_given(task.indices) if len(task.indices) == 1 else task.indices[number : number + 1]
+        samples = self._get_many(alone)
+        if not isinstance(samples, (list, tuple)) or not samples:
+            return samples
+        return None if any(sample is None for sample in samples) else samples[0]
 
     def _fetch_each(self, task: Task, keep: Callable[[int, Any], None] | None = None) -> tuple[list[Any], dict[int, Failure]]:
         """All samples of the task (None in the place of a bad one) and the failures by row; `keep` may take each one at once."""
@@ -423,11 +426,21 @@ class MapFetcher:
         failures: dict[int, Failure] = {}
         if not isinstance(samples, (list, tuple)) or _NONE not in set(map(type, samples)):
             return failures
-        for number, index in enumerate(task.indices[: len(samples)]):
+        if len(samples) != len(task.indices):
+            return self._find_none(task, len(samples))
+        for number, index in enumerate(task.indices):
             if samples[number] is None:
                 row, position = task.first_row + number, task.position_of(number)
                 wrapped = self._sample_error(none_error(f"sample {shown(index)}"), index, row, position)
                 if not self._config.forgive:
                     raise wrapped
                 failures[row] = wrapped.failure
+        return failures
+
+    def _find_none(self, task: Task, given: int) -> dict[int, Failure]:
+        """Among more samples than `__getitems__` was asked for, or fewer: its place does not say whose it is, so each is asked for."""
+        failures = self._try_alone(task)
+        if not failures:
+            which = f"one of the {given} samples that __getitems__ gave for {len(task.indices)} (asked for alone, none was)"
+            raise self._maker.fetch_error(none_error(which), "__getitems__", explanation=f"samples {few(task.indices)}")
         return failures

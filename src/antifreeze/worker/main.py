@@ -49,7 +49,7 @@ from antifreeze.torch_private import loads, numpy_seed, seed_datapipe, seed_torc
 from antifreeze.worker.as_found import AsFound
 from antifreeze.worker.awaiting import AsyncMapFetcher, map_fetcher_for
 from antifreeze.worker.effort import Effort, Usage
-from antifreeze.worker.failure import Failure
+from antifreeze.worker.failure import Failure, begin_process
 from antifreeze.worker.fetch import MapFetcher
 from antifreeze.worker.generators import global_generators
 from antifreeze.worker.hoard import Hoard
@@ -106,6 +106,7 @@ def run_worker(spec: WorkerSpec | bytes, end: Any) -> None:
     """The body of the worker process; `end` is its socket, `spec` may come pickled."""
     collects = gc.isenabled()
     gc.disable()  # a collection would touch, and so copy, every page that was inherited
+    begin_process()
     if isinstance(spec, bytes):
         spec = loads(spec)
         assert isinstance(spec, WorkerSpec)

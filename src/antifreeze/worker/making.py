@@ -177,8 +177,11 @@ class SampleMaker:
             if odd is None:
                 raise self.fetch_error(error, "collate", explanation=f"samples {few(task.indices)}") from error
             row, text = odd
-            index = _index_at(task.indices, row)
-            raise self.fetch_error(error, "collate", index=index, row=row, position=task.position + row, explanation=text) from error
+            if len(samples) != len(task.indices):
+                which = f"number {row} of the {len(samples)} samples that __getitems__ gave for {few(task.indices)}"
+                raise self.fetch_error(error, "collate", explanation=f"{which}: {text}" if text else which) from error
+            index, position = task.indices[row], task.position_of(row)
+            raise self.fetch_error(error, "collate", index=index, row=row, position=position, explanation=text) from error
 
     def _odd_one(self, samples: list[Any], error: Exception) -> tuple[int, str] | None:
         """The row, and how it differs; a collate function of ours knows by itself, and takes samples of different shapes."""
@@ -255,10 +258,3 @@ def _fits(layout: RowLayout, sample: Any) -> bool:
         elif not isinstance(part, leaf.python_type) or getattr(part, "shape", ()) != leaf.shape:
             return False
     return True
-
-
-def _index_at(indices: Any, number: int) -> Any:
-    try:
-        return indices[number]
-    except (TypeError, IndexError, KeyError):
-        return None
