@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import inspect
 import os
 import random
 import signal
 import sys
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,6 +24,7 @@ from torch.utils.data import ConcatDataset, Subset
 from antifreeze import DataLoader
 from antifreeze.errors import OptionError, SampleTimeout
 from antifreeze.worker.awaiting import AHEAD, AsyncMapFetcher
+from antifreeze.worker.steps import Steps
 
 PLACES = [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "workers": "thread"}]
 IDS = ["inline", "processes", "threads"]
@@ -542,3 +546,27 @@ def test_the_next_task_is_read_while_none_has_ended(monkeypatch: pytest.MonkeyPa
     loader = DataLoader(Awaited(first_of_eight_is_slow, 24), batch_size=8, num_workers=1, workers="thread", concurrency=8)
     assert indices(loader) == list(range(24))
     assert [room for room, _ in found] == [8, 0, 0], "every place is taken until the last task was read"
+
+
+@pytest.mark.parametrize("broken_off", ["in line", "before its first step"])
+def test_of_a_sample_that_never_began_nothing_is_said(broken_off: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that was told to end, or an alarm, may fall anywhere: "coroutine was never awaited" would blame the user."""
+    interrupted: list[Any] = []
+
+    def run(fetcher: AsyncMapFetcher, coroutine: Any) -> Any:
+        coroutine.close()
+        raise KeyboardInterrupt
+
+    def step(steps: Steps, *_: Any) -> Any:
+        interrupted.append(steps.coroutine)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(*((AsyncMapFetcher, "run", run) if broken_off == "in line" else (Steps, "_step", step)))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with pytest.raises(KeyboardInterrupt):
+            indices(loader_of(itself, {"num_workers": 0}))
+        gc.collect()
+    assert [str(each.message) for each in said] == []
+    assert [inspect.getcoroutinestate(coroutine) for coroutine in interrupted] == [inspect.CORO_CLOSED] * len(interrupted)
+    assert bool(interrupted) == (broken_off == "before its first step")

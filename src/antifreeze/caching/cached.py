@@ -203,13 +203,13 @@ class CachedDataset(Dataset[Any]):
 
     async def _ask_again(self, index: int, together: bool) -> tuple[Any, Draws]:
         """One that need not be asked for: whatever it draws, the numbers that come are those that would have come."""
-        draws = Draws(self._ask([index], together))
+        draws = Draws(partial(self._ask, [index], together))
         samples = await draws if self._waits else put_back_after(partial(at_once, draws))
         return samples[0], draws
 
     async def _load(self, files: Files, indices: list[int], together: bool) -> Any:
         """What the data set gives for these, which are not in the files."""
-        draws = Draws(self._ask(indices, together))
+        draws = Draws(partial(self._ask, indices, together))
         samples = await draws
         if not isinstance(samples, (list, tuple)) or len(samples) != len(indices):
             return samples

@@ -18,41 +18,37 @@ from functools import partial
 from typing import Any
 
 from antifreeze.worker.generators import global_generators
+from antifreeze.worker.steps import step_by_step
 from antifreeze.worker.turns import draws_alone, unless_given_up
 
 _NAMES = ("random", "numpy.random", "torch")
 
 
 class Draws:
-    """Awaits a coroutine, and notes what its own steps draw from (`names`); `unsure`: it drew, or somebody else did meanwhile."""
+    """Awaits what `ask` gives, and notes what its own steps draw from (`names`); `unsure`: it drew, or somebody else did meanwhile."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._coroutine = coroutine
+    def __init__(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._ask = ask
         self._generators = global_generators()
         self.names = ""
         self.unsure = False
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        step: Callable[[Any], Any] = self._coroutine.send
-        given: Any = None
-        while True:
-            seals = [generator.broken_seal() for generator in self._generators]
-            alone, marks = draws_alone(), [generator.mark() for generator in self._generators]
-            try:
-                waited_for = step(given)
-            except StopIteration as end:
-                return end.value
-            finally:
-                self._note(marks, alone)
-                for generator, seal in zip(self._generators, seals, strict=True):
-                    generator.break_seal(seal)
-            try:
-                step, given = self._coroutine.send, (yield waited_for)
-            except GeneratorExit:
-                self._coroutine.close()
-                raise
-            except BaseException as error:
-                step, given = self._coroutine.throw, error
+        coroutine = self._ask()
+        try:
+            return (yield from step_by_step(coroutine, self._step))
+        finally:
+            coroutine.close()
+
+    def _step(self, step: Callable[[Any], Any], given: Any) -> Any:
+        seals = [generator.broken_seal() for generator in self._generators]
+        alone, marks = draws_alone(), [generator.mark() for generator in self._generators]
+        try:
+            return step(given)
+        finally:
+            self._note(marks, alone)
+            for generator, seal in zip(self._generators, seals, strict=True):
+                generator.break_seal(seal)
 
     def _note(self, marks: list[Any], alone: bool) -> None:
         moved = [name for name, generator, mark in zip(_NAMES, self._generators, marks, strict=True) if generator.moved_since(mark)]

@@ -292,10 +292,9 @@ class AsyncMapFetcher(MapFetcher):
         return False
 
     def _begin(self, sample: _Sample, lane: _Lane, watched: bool) -> None:
-        coroutine = self._awaited[sample.index]
         self._use_key_of(sample.of.task)
         seed = self._seeds.seed_of(sample.position)
-        sample.steps = Steps(coroutine, self._randomness, seed, watched, partial(self._note_step, sample))
+        sample.steps = Steps(self._awaited, sample.index, self._randomness, seed, watched, partial(self._note_step, sample))
         limit_s = self._config.sample_timeout_s
         if limit_s is not None:
             sample.waited_before_s = self.held_loop.waited_s

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import select
 import selectors
 import threading
@@ -92,8 +93,11 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _let_die(job: asyncio.Task[Any]) -> None:
-    """It may never end, and asyncio shall not complain of that."""
+    """It may never end, or not have begun: nobody shall complain of that."""
     job._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine = job.get_coro()
+    if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        coroutine.close()
 
 
 def _after_fork_in_child() -> None:

@@ -5,6 +5,8 @@
 1. Where a generator is used, its state is put in place before each step of the sample and taken away after it.
 2. The first samples are watched: all generators are theirs, and it is noted which of them were used.
 3. A sample that was not watched and used another one says so (`used_unseeded`): its numbers were nobody's, and it must be loaded again.
+4. The data set is asked for the coroutine when its first step is due: a sample that is dropped before leaves none behind that was never
+   awaited. Whatever breaks it off closes it.
 """
 
 from __future__ import annotations
@@ -38,13 +40,29 @@ class Randomness:
         self.used += [number for number in moved if number not in self.used]
 
 
-class Steps:
-    """One sample's coroutine, step by step: before each step its random state is put in place, after it taken away."""
+def step_by_step(coroutine: Coroutine[Any, Any, Any], take: Callable[[Callable[[Any], Any], Any], Any]) -> Generator[Any, Any, Any]:
+    """To its end, each step by `take(send or throw, what is given)`."""
+    step: Callable[[Any], Any] = coroutine.send
+    given: Any = None
+    while True:
+        try:
+            waited_for = take(step, given)
+        except StopIteration as end:
+            return end.value
+        try:
+            step, given = coroutine.send, (yield waited_for)
+        except GeneratorExit:  # nobody holds its task any more
+            raise
+        except BaseException as error:
+            step, given = coroutine.throw, error
 
-    def __init__(
-        self, coroutine: Coroutine[Any, Any, Any], randomness: Randomness, seed: int, watched: bool, note: Callable[[], None]
-    ) -> None:
-        self.coroutine = coroutine
+
+class Steps:
+    """The coroutine of `source[index]`, step by step: before each step its random state is put in place, after it taken away."""
+
+    def __init__(self, source: Any, index: Any, randomness: Randomness, seed: int, watched: bool, note: Callable[[], None]) -> None:
+        self._source, self._index = source, index
+        self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.own_s = 0.0
         self.used_unseeded = False
         self._randomness = randomness
@@ -55,20 +73,11 @@ class Steps:
         self._context = copy_context()  # its own, though others have its asyncio task before and after it
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        step: Callable[[Any], Any] = self.coroutine.send
-        given: Any = None
-        while True:
-            try:
-                waited_for = self._step(step, given)
-            except StopIteration as end:
-                return end.value
-            try:
-                step, given = self.coroutine.send, (yield waited_for)
-            except GeneratorExit:  # nobody holds its task any more
-                self.coroutine.close()
-                raise
-            except BaseException as error:
-                step, given = self.coroutine.throw, error
+        self.coroutine = coroutine = self._source[self._index]  # no call: what is raised in this thread falls before it, or into the try
+        try:
+            return (yield from step_by_step(coroutine, self._step))
+        finally:
+            coroutine.close()
 
     def _step(self, step: Callable[[Any], Any], given: Any) -> Any:
         self.note()
