@@ -25,6 +25,8 @@ AntifreezeWarning        (UserWarning)   something that runs, and is probably no
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class AntifreezeError(Exception):
     """The root: `except AntifreezeError` catches what antifreeze says, and nothing of the user's."""
@@ -117,3 +119,16 @@ def add_note(error: BaseException, text: str) -> None:
         last = earlier
         seen.add(id(last))
     last.__cause__ = LoadingError(text)
+
+
+def with_causes(error: BaseException) -> Iterator[BaseException]:
+    """It, and whatever it was raised from or while, each once; what is cut off from one that came is not followed."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [one.__cause__, one.__context__]

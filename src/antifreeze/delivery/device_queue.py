@@ -6,6 +6,8 @@
 1. `state_dict` speaks of what the loop has got, so each batch that was sent carries the position after it.
 2. What goes wrong with a batch that is drawn ahead (an error, the end of the epoch, a device without room) is raised when its turn
    comes: the batch before it is not lost. But what a signal's handler raises is the user's, now: nothing more is drawn.
+3. No error outlives its next() with frames: they lead to the loop's own, and so to its batches and back to us. Left to the garbage
+   collector, which may come first in a forked child, where a CUDA tensor that dies ends the process.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 
 from antifreeze.delivery.device import AHEAD, DeviceFeed, Sent
 from antifreeze.delivery.position import Cursor
+from antifreeze.errors import with_causes
 from antifreeze.signals import raise_if_of_signal
 
 
@@ -45,11 +48,16 @@ class DeviceQueue:
         """`is_ready`: whether the next batch on the host is there already."""
         sent = self._ahead.popleft() if self._ahead else self._send(next_on_host)
         while len(self._ahead) < AHEAD and is_ready():
-            self._ahead.append(self._send(next_on_host))
+            self._ahead.append(_without_frames(self._send(next_on_host)))
         self._cursor.shown = sent.position
-        if isinstance(sent.batch, _Raised):
-            raise sent.batch.error
-        return self.feed.hand_out(sent)
+        if not isinstance(sent.batch, _Raised):
+            return self.feed.hand_out(sent)
+        error = sent.batch.error
+        del sent
+        try:
+            raise error
+        finally:
+            del error
 
     def _send(self, next_on_host: Callable[[], Any]) -> Sent:
         try:
@@ -58,3 +66,11 @@ class DeviceQueue:
         except Exception as error:
             raise_if_of_signal(error)
             return Sent(_Raised(error), None, self._cursor.place())
+
+
+def _without_frames(sent: Sent) -> Sent:
+    """An error drawn ahead is a worker's, or the epoch's end: the frames are all ours."""
+    if isinstance(sent.batch, _Raised):
+        for one in with_causes(sent.batch.error):
+            one.__traceback__ = None
+    return sent

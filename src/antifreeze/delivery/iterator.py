@@ -533,18 +533,23 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             data, size = load(planned.number, planned.indices, planned.position, rows)
         except FetchError as error:
             failed = error
-        if failed is not None and self._num_workers and not came_from_signal(failed):
-            flights.planned.appendleft(planned)
-            raise NotHere(failed.failure.message)
-        self.cursor.delivered = self.cursor.delivered.add(planned)
         if failed is not None:
             try:
-                raise self._hand_over.to_raise(planned, failed.failure.row or 0, failed, planned.number)
+                raise self._instead_of(planned, failed)
             finally:
                 failed = None  # the traceback leads here, and from here again to what is raised: only the garbage collector would find it
+        self.cursor.delivered = self.cursor.delivered.add(planned)
         budget = self._options.memory_budget_bytes
         size = size if size or budget is None else size_within(budget, data)
         return self._hand_over.give_made(data, rows, size, self.pool)
+
+    def _instead_of(self, planned: PlannedBatch, failed: FetchError) -> BaseException:
+        """Of a batch that could not be loaded at once."""
+        if self._num_workers and not came_from_signal(failed):
+            self._flights.planned.appendleft(planned)
+            return NotHere(failed.failure.message)
+        self.cursor.delivered = self.cursor.delivered.add(planned)
+        return self._hand_over.to_raise(planned, failed.failure.row or 0, failed, planned.number)
 
     def _end_or_raise(self) -> NoReturn:
         self._clock.ending()

@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from antifreeze.errors import LoadingError
+from antifreeze.errors import LoadingError, with_causes
 from antifreeze.naming import shown
 from antifreeze.torch_private import is_worker_thread
 
@@ -168,16 +168,9 @@ def begin_process() -> None:
 
 
 def _leave_inherited_behind(error: BaseException) -> None:
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error] if _inherited else []
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
+    for one in with_causes(error) if _inherited else ():
         if one.__context__ is _inherited[0]:
             one.__context__ = None
-        waiting += [one.__cause__, one.__context__]
 
 
 def _pickled(kind: type) -> bytes | None:

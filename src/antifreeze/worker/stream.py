@@ -327,6 +327,7 @@ class StreamFetcher:
                 continue
             bad_in_a_row += 1
             failure = Failure.of(error, stage=_NEXT, worker=self._config.worker, position=stream.items - 1)
+            error = None  # its traceback leads here
             self._note_left_out(stream, failure, stream.items - 1)
             if raised and stream.is_generator:
                 self._end(stream, f"the rest of stream {stream.number} is lost because a generator cannot go on after an exception")
