@@ -1,9 +1,9 @@
 """On a machine with an NVIDIA GPU: batches are right whatever streams read them, and how fast they reach the device.
 
-    PYTHONPATH=src python benchmarks/gpu.py [--parts right,guard,speed,scaling,jpeg,resnet] [--quick]
+    PYTHONPATH=src python benchmarks/gpu.py [--parts right,guard,speed,scaling,jpeg,resnet] [--rounds N] [--quick]
 
 needs torch and numpy only; `jpeg` and `resnet` say so where OpenCV or torchvision is missing. A ratio compares two loaders in the
-same run, in interleaved rounds, by their medians.
+same run, in interleaved rounds, by their medians. "auto" has some seconds, each time, to find its setting.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from antifreeze.delivery.pinning import PageLock
 BATCH = 128
 PICTURE = (3, 224, 224)
 PICTURE_BYTES = 4 * 3 * 224 * 224
+AUTO_SETTLES_S = 6.0
 
 
 class Pictures(Dataset[Any]):
@@ -74,7 +75,7 @@ def device_descriptors_of_workers() -> list[str]:
 # --- right ------------------------------------------------------------------------------------------------------------
 
 
-def show_right(quick: bool) -> None:
+def show_right(quick: bool, rounds: int) -> None:
     for given in ({"pin_memory": True}, {"device": "cuda"}, {"device": "cuda", "pin_memory": True}):
         for workers in (0, 4):
             loader = DataLoader(Pictures(512), batch_size=64, num_workers=workers, **given)  # type: ignore[arg-type]
@@ -144,7 +145,7 @@ def wrong_batches(batches: int, guarded: bool, **given: Any) -> int:
     return wrong
 
 
-def show_guard(quick: bool) -> None:
+def show_guard(quick: bool, rounds: int) -> None:
     batches = 1_000 if quick else 10_000
     for given in ({"pin_memory": True}, {"device": "cuda"}):
         print(f"guard: {given}: {wrong_batches(batches, True, **given)} of {batches:,} batches wrong", flush=True)
@@ -169,8 +170,9 @@ def pinned_limit_gb_s() -> float:
 
 def rate(make: Callable[[], Any], samples: int, epochs: int = 2) -> tuple[float, float]:
     """(samples/s of the last epoch, seconds to the first batch of the first)."""
-    loader, first_s, best = make(), 0.0, 0.0
-    for epoch in range(epochs):
+    loader, first_s, last = make(), 0.0, 0.0
+    made, epoch = time.perf_counter(), 0
+    while epoch < epochs or (is_auto(loader) and time.perf_counter() - made < AUTO_SETTLES_S):
         total = torch.zeros((), device="cuda")
         began = time.perf_counter()
         for number, (pictures, _) in enumerate(loader):
@@ -178,20 +180,39 @@ def rate(make: Callable[[], Any], samples: int, epochs: int = 2) -> tuple[float,
             if epoch == 0 and number == 0:
                 first_s = time.perf_counter() - began
         torch.cuda.synchronize()
-        best = samples / (time.perf_counter() - began)
+        last, epoch = samples / (time.perf_counter() - began), epoch + 1
+    end(loader)
+    return last, first_s
+
+
+def is_auto(loader: Any) -> bool:
+    return isinstance(loader, DataLoader) and bool(loader.report().decided)
+
+
+def end(loader: Any) -> None:
+    if is_auto(loader):
+        CHOSEN.append(str(loader.report().decided[-1]).split(" since ")[0])
     if hasattr(loader, "close"):
         loader.close()
-    return best, first_s
 
 
-def loader_of(kind: Any, dataset: Any, workers: int, **more: Any) -> Callable[[], Any]:
-    return lambda: kind(dataset, batch_size=BATCH, num_workers=workers, persistent_workers=workers > 0, **more)
+CHOSEN: list[str] = []
+"""By "auto", each time."""
 
 
-def show_speed(quick: bool) -> None:
+def chosen_by_auto() -> str:
+    found, CHOSEN[:] = ", ".join(CHOSEN), []
+    return found
+
+
+def loader_of(kind: Any, dataset: Any, workers: Any, **more: Any) -> Callable[[], Any]:
+    return lambda: kind(dataset, batch_size=BATCH, num_workers=workers, persistent_workers=workers not in (0, "auto"), **more)
+
+
+def show_speed(quick: bool, rounds: int) -> None:
     limit = pinned_limit_gb_s()
     print(f"speed: a pinned copy reaches {limit:.1f} GB/s = {limit * 1e9 / PICTURE_BYTES:,.0f} samples/s", flush=True)
-    samples, fewer, rounds = (2_560, 2_560, 1) if quick else (51_200, 6_400, 3)
+    samples, fewer = (2_560, 2_560) if quick else (51_200, 6_400)
     settings: dict[str, Callable[[], Any]] = {}
     data, few, small = Pictures(samples), Pictures(fewer), Pictures(2_560)
     settings["torch 0w pinned"] = loader_of(TorchLoader, small, 0, pin_memory=True)
@@ -201,6 +222,7 @@ def show_speed(quick: bool) -> None:
     for workers in (4, 8, 14):
         settings[f"ours {workers}w pinned"] = loader_of(DataLoader, data, workers, pin_memory=True)
         settings[f"ours {workers}w device"] = loader_of(DataLoader, data, workers, device="cuda")
+    settings["ours auto device"] = loader_of(DataLoader, data, "auto", device="cuda")
     found: dict[str, list[float]] = {name: [] for name in settings}
     for _ in range(rounds):
         for name, make in settings.items():
@@ -214,9 +236,10 @@ def show_speed(quick: bool) -> None:
             f"speed: {name:<16} {median:>9,.0f} samples/s  {share:>5.0%} of the limit  {median / best_torch:>5.1f}× torch's best",
             flush=True,
         )
+    print(f"speed: auto chose {chosen_by_auto()}", flush=True)
 
 
-def show_scaling(quick: bool) -> None:
+def show_scaling(quick: bool, rounds: int) -> None:
     samples = 2_560 if quick else 6_400
     data = Pictures(samples)
     for workers in (1, 2, 4, 8, 12, 16):
@@ -276,15 +299,16 @@ def missing(*modules: str) -> bool:
     return False
 
 
-def show_jpeg(quick: bool) -> None:
+def show_jpeg(quick: bool, rounds: int) -> None:
     if missing("cv2"):
         return
-    samples, rounds = (1_280, 1) if quick else (5_120, 3)
+    samples = 1_280 if quick else 5_120
     data = Jpegs(samples)
     settings: dict[str, Callable[[], Any]] = {}
     for workers in (8, 14, 16):
         settings[f"torch {workers}w pinned"] = loader_of(TorchLoader, data, workers, pin_memory=True)
         settings[f"ours {workers}w device"] = loader_of(DataLoader, data, workers, device="cuda")
+    settings["ours auto device"] = loader_of(DataLoader, data, "auto", device="cuda")
     found: dict[str, list[float]] = {name: [] for name in settings}
     for _ in range(rounds):
         for name, make in settings.items():
@@ -293,9 +317,10 @@ def show_jpeg(quick: bool) -> None:
     for name, rates in found.items():
         median = statistics.median(rates)
         print(f"jpeg: {name:<16} {median:>9,.0f} samples/s  {median / best_torch:>5.2f}× torch's best", flush=True)
+    print(f"jpeg: auto chose {chosen_by_auto()}", flush=True)
 
 
-def show_resnet(quick: bool) -> None:
+def show_resnet(quick: bool, rounds: int) -> None:
     """ResNet-50 in bf16, trained: on one resident batch, and fed by each loader."""
     if missing("cv2", "torchvision"):
         return
@@ -332,18 +357,21 @@ def show_resnet(quick: bool) -> None:
     for workers in (8, 14):
         settings[f"torch {workers}w pinned"] = loader_of(TorchLoader, data, workers, pin_memory=True)
         settings[f"ours {workers}w device"] = loader_of(DataLoader, data, workers, device="cuda")
+    settings["ours auto device"] = loader_of(DataLoader, data, "auto", device="cuda")
     found: dict[str, list[float]] = {name: [] for name in settings}
-    for _ in range(1 if quick else 3):
+    for _ in range(rounds):
         for name, make in settings.items():
-            loader = make()
+            loader, made = make(), time.perf_counter()
+            while is_auto(loader) and time.perf_counter() - made < AUTO_SETTLES_S:
+                fed(loader)
             found[name].append(fed(loader))
-            if hasattr(loader, "close"):
-                loader.close()
+            end(loader)
             del loader
     limit = statistics.median(found["resident batch"])
     for name, rates in found.items():
         median = statistics.median(rates)
         print(f"resnet: {name:<16} {median:>7,.0f} samples/s  {median / limit:>5.1%} of a resident batch", flush=True)
+    print(f"resnet: auto chose {chosen_by_auto()}", flush=True)
 
 
 PARTS = {
@@ -359,6 +387,7 @@ PARTS = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--parts", default=",".join(PARTS), help=f"comma-separated, of {', '.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, default=3, help="in which loaders are measured in turn (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="shows that it works; its figures mean little")
     chosen = parser.parse_args()
     if not torch.cuda.is_available():
@@ -367,7 +396,7 @@ def main() -> int:
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, {len(os.sched_getaffinity(0))} cores", flush=True)
     torch.ones(1, device="cuda")
     for part in chosen.parts.split(","):
-        PARTS[part](chosen.quick)
+        PARTS[part](chosen.quick, 1 if chosen.quick else chosen.rounds)
     return 0
 
 
