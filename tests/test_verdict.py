@@ -55,6 +55,20 @@ CASES = {
         "more workers are seldom worth it: read larger pieces at once, or from nearer (antifreeze.cached keeps samples in local files): "
         "1.0 s per sample now",
     ),
+    "large copies, no core left": (
+        replace(WAITS, fetch_s=1.0, write_s=35.0, cores=3, past_caches="A=B"),
+        "2 workers on 3 cores are all there can be, so a sample itself must become cheaper (36.0 ms now): with A=B before `python`, copies "
+        "go past the processor's caches: 1.1× to 1.5× as fast to a GPU where that was measured",
+    ),
+    "large copies, no core left, and nothing known to make them quicker": (
+        replace(WAITS, fetch_s=1.0, write_s=35.0, cores=3),
+        "97% of it for copying batches into shared memory; 2 workers on 3 cores are all there can be, so a sample itself must become "
+        "cheaper (36.0 ms now)",
+    ),
+    "large samples that compute": (
+        replace(WAITS, cores=3, past_caches="A=B"),
+        "2 workers on 3 cores are all there can be, so a sample itself must become cheaper (36.0 ms now)",
+    ),
     "batches of one sample, without workers": (
         replace(SMALL, workers=0),
         "a batch of 1 sample takes 20 µs, and one by a worker costs 0.1 ms more: a larger batch_size shares among more samples what each",
@@ -70,7 +84,7 @@ CASES = {
     ),
     "waiting, auto": (
         replace(WAITS, cpu_s=1.0, auto=True),
-        'num_workers="auto" has chosen 2 workers on 8 cores, so a sample must become cheaper (36.0 ms now): antifreeze.cached keeps '
+        'num_workers="auto" has chosen 2 workers on 8 cores, so a sample itself must become cheaper (36.0 ms now): antifreeze.cached keeps '
         "samples in local files",
     ),
     "waiting, and computing a little": (
@@ -150,7 +164,7 @@ def test_the_sentence(name: str) -> None:
 
 
 def test_what_computes_is_not_offered_a_cache() -> None:
-    assert verdict(replace(WAITS, auto=True)).endswith("so a sample must become cheaper (36.0 ms now)")
+    assert verdict(replace(WAITS, auto=True)).endswith("so a sample itself must become cheaper (36.0 ms now)")
 
 
 def test_the_largest_cause_comes_first_and_fetch_is_parted_by_cpu_time() -> None:

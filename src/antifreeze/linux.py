@@ -27,6 +27,7 @@ __all__ = [
     "ANCILLARY_CLOEXEC",
     "LAST_SIGNAL",
     "NO_WAIT",
+    "PAST_CACHES_BYTES",
     "fcntl",
     "fresh_page_ns",
     "give_free_memory_back",
@@ -36,6 +37,7 @@ __all__ = [
     "libc",
     "missing",
     "on_fork",
+    "past_caches",
     "resource",
     "rights_space",
     "wake_on_time",
@@ -73,6 +75,30 @@ def keep_freed_memory(most_bytes: int) -> bool:
         return False
     kept = libc().mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP_BYTES), libc().mallopt(_M_TRIM_THRESHOLD, most_bytes)
     return all(kept)
+
+
+PAST_CACHES_BYTES = 1 << 18
+_PAST_CACHES = "glibc.cpu.x86_non_temporal_threshold"
+
+
+def past_caches() -> str:
+    """What must stand in the environment, before the program starts, for copies of PAST_CACHES_BYTES and more to go past the caches; empty
+    where it stands there, or where nothing is known to be gained: with Intel's processors much was (docs/benchmarks.md), with AMD's not."""
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if _PAST_CACHES in tunables or not _has_tunable():
+        return ""
+    return f"GLIBC_TUNABLES={tunables and tunables + ':'}{_PAST_CACHES}={PAST_CACHES_BYTES}"
+
+
+@cache
+def _has_tunable() -> bool:
+    try:
+        with open("/proc/cpuinfo") as processors:
+            intel = "GenuineIntel" in processors.read(4096)
+        library, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
+    except (OSError, ValueError, AttributeError):
+        return False
+    return intel and library == "glibc" and tuple(map(int, version.split(".")[:2])) >= (2, 29)
 
 
 _PR_SET_TIMERSLACK, _SLACK_NS = 29, 1000

@@ -15,7 +15,7 @@ from antifreeze.delivery.bad_samples import DONE, BadSampleRecord
 from antifreeze.delivery.crowding import crowded_loop, crowded_workers
 from antifreeze.delivery.growth import growth_finding
 from antifreeze.delivery.ledger import Ledger, Timing
-from antifreeze.linux import fresh_page_ns
+from antifreeze.linux import PAST_CACHES_BYTES, fresh_page_ns, past_caches
 from antifreeze.supervisor.work import Costs
 from antifreeze.verdict import Counted, verdict, waited_for, waiting_now
 from antifreeze.worker.journal import Used
@@ -353,6 +353,7 @@ def _counted(timing: Timing, costs: Costs, workers: int, cores: int, persistent:
         cores=cores,
         persistent=persistent,
         taking_turns=bool(costs.taking_turns),
+        past_caches=past_caches() if timing.delivered_bytes >= PAST_CACHES_BYTES * max(1, timing.samples) else "",
     )
 
 
