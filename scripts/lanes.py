@@ -1,50 +1,53 @@
-"""Runs pytest in lanes beside each other: `lanes.py LANE -- LANE -- … [-- @COMMON…]`, each lane a list of pytest's arguments.
+"""Runs a folder's tests in several processes of pytest, two at a time: `lanes.py FOLDER --apart PATH … --without PATH … -- WORDS…`.
 
-Many tests wait (for deadlines, for processes to end), so two lanes on two cores take little more than half the time. What a lane prints
-comes when it has ended, whole. The last lane may begin with @: its words go to every other lane. Exit status: 1 where any lane failed.
+Each path that is named apart is a lane of its own, in this order (the longest had better be first), and all the rest of the folder is the
+last one; the words after -- go to each pytest. Many tests wait (for deadlines, for processes to end), and most fork: what a fork costs
+grows with its process, which has everything that its tests import. What a lane prints comes when it has ended, whole. Exit status: 1 where
+any lane failed.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
-from typing import IO
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+AT_ONCE = 2
 
 
-def main(words: list[str]) -> int:
-    lanes: list[list[str]] = [[]]
-    for word in words:
-        if word == "--":
-            lanes.append([])
-        else:
-            lanes[-1].append(word)
-    common = [word.removeprefix("@") for word in lanes.pop()] if lanes[-1] and lanes[-1][0].startswith("@") else []
-    with ExitStack() as files:
-        outputs = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in lanes]
-        return run([[sys.executable, "-m", "pytest", *lane, *common] for lane in lanes], outputs)
-
-
-def run(commands: list[list[str]], outputs: list[IO[str]]) -> int:
-    began_s, failed = time.monotonic(), False
-    lanes = [
-        (subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT), output)
-        for command, output in zip(commands, outputs, strict=True)
-    ]
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder")
+    parser.add_argument("--apart", nargs="+", default=[])
+    parser.add_argument("--without", nargs="+", default=[])
+    at = list(words).index("--") if "--" in words else len(words)
+    given, more = parser.parse_args(words[:at]), list(words[at + 1 :])
+    beside = ThreadPoolExecutor(AT_ONCE)
     try:
-        while lanes:
-            for process, output in [lane for lane in lanes if lane[0].poll() is not None]:
-                lanes.remove((process, output))
-                output.seek(0)
-                print(f"{output.read()}-- this lane took {time.monotonic() - began_s:.0f} s", flush=True)
-                failed |= process.returncode != 0
-            time.sleep(0.2)
+        return int(any(list(beside.map(lambda lane: run([*lane, *more]), lanes(given.folder, given.apart, given.without)))))
     finally:
-        for process, _ in lanes:
-            process.terminate()
-    return int(failed)
+        beside.shutdown(cancel_futures=True)  # after Ctrl-C, which pytest hears as well
+
+
+def lanes(folder: str, apart: Sequence[str], without: Sequence[str]) -> list[list[str]]:
+    """Every test of the folder is in one of them, and in no other."""
+    return [
+        [path, *(f"--ignore={other}" for other in [*apart, *without] if other != path and other.startswith(f"{path}/"))]
+        for path in [*apart, folder]
+    ]
+
+
+def run(words: Sequence[str]) -> int:
+    began_s = time.monotonic()
+    with tempfile.TemporaryFile("w+") as output:
+        ended = subprocess.run([sys.executable, "-m", "pytest", *words], stdout=output, stderr=subprocess.STDOUT, check=False)
+        output.seek(0)
+        print(f"{output.read()}-- {words[0]}: {time.monotonic() - began_s:.0f} s", flush=True)
+    return ended.returncode
 
 
 if __name__ == "__main__":
