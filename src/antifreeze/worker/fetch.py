@@ -59,7 +59,7 @@ class MapFetcher:
         self._seeds = seeds
         self._journal = journal
         self._pid = os.getpid()
-        self._source, self._get_many = ways_to_fetch(dataset)
+        self._source, self._get_many = ways_to_fetch(dataset) if config.auto_collation else (dataset, None)
         self._gather = gather_of(dataset) if maker.may_write_rows else None
         self.gathers = self._gather is not None  # as long as the data set is what it is; indices had better be an array then
         self._asks = "__getitem__" if self._get_many is None else "__getitems__"
