@@ -255,6 +255,32 @@ def test_without_workers_an_exit_of_the_data_set_is_the_programs_and_a_loop_that
     assert got == [index for index in range(12) if index not in lost]
 
 
+@pytest.mark.parametrize("more", [{}, {"collate_fn": list}], ids=["rows", "collated"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_bad_sample_that_nothing_replaces_is_decided_once_beside_one_that_is_replaced(num_workers: int, more: dict[str, Any]) -> None:
+    asked: list[int] = []
+
+    def skip_odd_ones(index: int, _: object) -> str:
+        asked.append(index)
+        return "skip" if index % 2 else "replace"
+
+    given: dict[str, Any] = {"on_bad_sample": skip_odd_ones, "keep_batches_full": False, "max_bad_samples": 4, **more}
+    torch.manual_seed(0)  # so that what replaces them is good
+    loader = DataLoader(SomeAreBad(1000, {1, 2, 5, 6}), batch_size=4, sampler=range(16), num_workers=num_workers, **given)
+    assert [len(batch) for batch in loader] == [3, 3, 4, 4]
+    assert asked == [1, 2, 5, 6]
+    assert [record.index for record in loader.report().bad_samples] == ["1", "2", "5", "6"]
+    loader.close()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_so_is_the_one_for_which_none_is_left_to_move_up(num_workers: int) -> None:
+    loader = DataLoader(SomeAreBad(9, {5, 6}), batch_size=4, num_workers=num_workers, on_bad_sample="skip")
+    assert batches_of(loader) == [[0, 1, 2, 3], [4, 8, 7]]
+    assert [record.index for record in loader.report().bad_samples] == ["5", "6"]
+    loader.close()
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_record_has_what_the_list_has(num_workers: int) -> None:
     loader = DataLoader(SomeAreBad(12, {5}), batch_size=4, num_workers=num_workers, on_bad_sample="skip")
