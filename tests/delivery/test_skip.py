@@ -273,8 +273,26 @@ def test_a_bad_sample_that_nothing_replaces_is_decided_once_beside_one_that_is_r
     loader.close()
 
 
+class FirstOfItsBatchIsOdd(SomeAreBad):
+    def __init__(self, odd: Any, usual: Any) -> None:
+        super().__init__(20, set())
+        self.odd, self.usual = odd, usual
+
+    def __getitem__(self, index: int) -> Any:
+        return {"index": index, "is": self.odd if index == 4 else self.usual}
+
+
+@pytest.mark.parametrize("odd", [torch.zeros(3), None, {"a": 1}], ids=["shape", "None", "dict"])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_so_is_the_one_for_which_none_is_left_to_move_up(num_workers: int) -> None:
+def test_the_first_of_a_batch_may_be_the_one_that_does_not_fit(num_workers: int, odd: Any) -> None:
+    loader = DataLoader(FirstOfItsBatchIsOdd(odd, torch.zeros(2)), batch_size=4, num_workers=num_workers, on_bad_sample="skip")
+    assert sorted(index for batch in loader for index in batch["index"].tolist()) == [index for index in range(20) if index != 4]
+    assert [record.index for record in loader.report().bad_samples] == ["4"]
+    loader.close()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_bad_sample_for_which_none_is_left_to_move_up_is_decided_once(num_workers: int) -> None:
     loader = DataLoader(SomeAreBad(9, {5, 6}), batch_size=4, num_workers=num_workers, on_bad_sample="skip")
     assert batches_of(loader) == [[0, 1, 2, 3], [4, 8, 7]]
     assert [record.index for record in loader.report().bad_samples] == ["5", "6"]
