@@ -291,6 +291,22 @@ def test_the_first_of_a_batch_may_be_the_one_that_does_not_fit(num_workers: int,
     loader.close()
 
 
+class NoRows(SomeAreBad):
+    def __getitem__(self, index: int) -> Any:
+        number = super().__getitem__(index)
+        return f"s{number}", [number] * 2
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+def test_what_moves_up_does_not_depend_on_what_parts_a_batch_was_loaded_in(num_workers: int) -> None:
+    """Of two bad samples of a batch the second was not known yet where its part turned out to be no rows."""
+    loader = DataLoader(NoRows(40, {5, 6, 39}), batch_size=4, num_workers=num_workers, on_bad_sample="skip")
+    batches = [list(texts) for texts, _ in loader]
+    assert batches[1] == ["s4", "s37", "s38", "s7"]
+    assert [record.index for record in loader.report().bad_samples] == ["5", "6", "39"]
+    loader.close()
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_bad_sample_for_which_none_is_left_to_move_up_is_decided_once(num_workers: int) -> None:
     loader = DataLoader(SomeAreBad(9, {5, 6}), batch_size=4, num_workers=num_workers, on_bad_sample="skip")

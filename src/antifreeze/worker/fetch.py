@@ -395,8 +395,8 @@ class MapFetcher:
         try:
             _, failures = self._fetch_each(task, rows.keep)
         except (Irregular, NoRows):
-            if not task.whole:
-                return Bounce()
+            if not task.whole and not self._config.forgive:
+                return Bounce()  # else all that are bad are to be known before anything takes the place of one
             samples, failures = self._fetch_each(task)
             return self._finish(task, samples, failures, began)
         if rows.kept is not None:
