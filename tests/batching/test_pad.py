@@ -201,6 +201,11 @@ def test_different_dtypes_are_promoted() -> None:
     [
         (Pad(length=2), tokens(1, 2, 3), 2, "is 3 long, and Pad(length=2) takes no more"),
         (Pad(), [torch.ones(2), torch.ones(2, 2)], 1, "has 2 dimensions, but 1"),
+        (Pad(), [torch.ones(2, 2), torch.ones(2), torch.ones(1)], 0, "has 2 dimensions, but 1 in most of the batch"),
+        (Pad(), [{"a": [1], "b": 1}, {"a": [1]}, {"a": [2]}], 0, "has the keys ['a', 'b'], but in most of the batch it has the keys ['a']"),
+        (Pad(), [([1], 2, 3), ([1], 2), ([1], 2)], 0, "has 3 parts, but in most of the batch it has 2 parts"),
+        (Pad({"a": 0}), [{"a": [1], "b": [1, 2]}, *[{"a": [1], "b": [1]}] * 2], 0, "has the shape (2,), in most of the batch (1,)"),
+        (Join(), [torch.ones(2, 3), torch.ones(2, 4), torch.ones(1, 4)], 0, "has the shape (2, 3), in most of the batch (2, 4)"),
         (Pad({"a": 0}), [{"a": [1], "b": [1]}, {"a": [1], "b": [1, 2]}], 1, "field 'b' has the shape (2,)"),
         (Pad(), [{"a": [1]}, {"a": [1]}, {"b": [1]}], 2, "has the keys ['b']"),
         (Pad(), [([1], 2), ([1],)], 1, "has 1 parts"),

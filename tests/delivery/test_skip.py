@@ -255,6 +255,66 @@ def test_without_workers_an_exit_of_the_data_set_is_the_programs_and_a_loop_that
     assert got == [index for index in range(12) if index not in lost]
 
 
+@pytest.mark.parametrize("more", [{}, {"collate_fn": list}], ids=["rows", "collated"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_bad_sample_that_nothing_replaces_is_decided_once_beside_one_that_is_replaced(num_workers: int, more: dict[str, Any]) -> None:
+    asked: list[int] = []
+
+    def skip_odd_ones(index: int, _: object) -> str:
+        asked.append(index)
+        return "skip" if index % 2 else "replace"
+
+    given: dict[str, Any] = {"on_bad_sample": skip_odd_ones, "keep_batches_full": False, "max_bad_samples": 4, **more}
+    torch.manual_seed(0)  # so that what replaces them is good
+    loader = DataLoader(SomeAreBad(1000, {1, 2, 5, 6}), batch_size=4, sampler=range(16), num_workers=num_workers, **given)
+    assert [len(batch) for batch in loader] == [3, 3, 4, 4]
+    assert asked == [1, 2, 5, 6]
+    assert [record.index for record in loader.report().bad_samples] == ["1", "2", "5", "6"]
+    loader.close()
+
+
+class FirstOfItsBatchIsOdd(SomeAreBad):
+    def __init__(self, odd: Any, usual: Any) -> None:
+        super().__init__(20, set())
+        self.odd, self.usual = odd, usual
+
+    def __getitem__(self, index: int) -> Any:
+        return {"index": index, "is": self.odd if index == 4 else self.usual}
+
+
+@pytest.mark.parametrize("odd", [torch.zeros(3), None, {"a": 1}], ids=["shape", "None", "dict"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_first_of_a_batch_may_be_the_one_that_does_not_fit(num_workers: int, odd: Any) -> None:
+    loader = DataLoader(FirstOfItsBatchIsOdd(odd, torch.zeros(2)), batch_size=4, num_workers=num_workers, on_bad_sample="skip")
+    assert sorted(index for batch in loader for index in batch["index"].tolist()) == [index for index in range(20) if index != 4]
+    assert [record.index for record in loader.report().bad_samples] == ["4"]
+    loader.close()
+
+
+class NoRows(SomeAreBad):
+    def __getitem__(self, index: int) -> Any:
+        number = super().__getitem__(index)
+        return f"s{number}", [number] * 2
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+def test_what_moves_up_does_not_depend_on_what_parts_a_batch_was_loaded_in(num_workers: int) -> None:
+    """Of two bad samples of a batch the second was not known yet where its part turned out to be no rows."""
+    loader = DataLoader(NoRows(40, {5, 6, 39}), batch_size=4, num_workers=num_workers, on_bad_sample="skip")
+    batches = [list(texts) for texts, _ in loader]
+    assert batches[1] == ["s4", "s37", "s38", "s7"]
+    assert [record.index for record in loader.report().bad_samples] == ["5", "6", "39"]
+    loader.close()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_bad_sample_for_which_none_is_left_to_move_up_is_decided_once(num_workers: int) -> None:
+    loader = DataLoader(SomeAreBad(9, {5, 6}), batch_size=4, num_workers=num_workers, on_bad_sample="skip")
+    assert batches_of(loader) == [[0, 1, 2, 3], [4, 8, 7]]
+    assert [record.index for record in loader.report().bad_samples] == ["5", "6"]
+    loader.close()
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_record_has_what_the_list_has(num_workers: int) -> None:
     loader = DataLoader(SomeAreBad(12, {5}), batch_size=4, num_workers=num_workers, on_bad_sample="skip")

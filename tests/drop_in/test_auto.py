@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.utils.data
 from torch.utils.data import ConcatDataset, Dataset, DistributedSampler, Subset, get_worker_info
 
 from antifreeze import DataLoader
@@ -95,6 +96,21 @@ def wild(patient: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Settin
 
     monkeypatch.setattr(Autopilot, "look", look)
     yield seen
+
+
+def test_iter_draws_the_samplers_seed_whoever_loads_the_first_batch() -> None:
+    """Of two passes that begin side by side, and of what the loop draws itself before it asks for a batch."""
+
+    def drawn(kind: Any, num_workers: Any) -> list[Any]:
+        torch.manual_seed(1)
+        loader = kind(list(range(SAMPLES)), batch_size=8, shuffle=True, num_workers=num_workers)
+        seen = []
+        for _ in range(3):
+            one, other = iter(loader), iter(loader)
+            seen.append(flat([torch.rand(1), *zip(one, other, strict=True)]))
+        return seen
+
+    assert drawn(DataLoader, "auto") == drawn(torch.utils.data.DataLoader, 2)
 
 
 @pytest.mark.parametrize("dataset", [Drawn, Named, Many])

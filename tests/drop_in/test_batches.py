@@ -175,6 +175,11 @@ SAMPLERS = [
         Echo,
         lambda data: {"sampler": BatchSampler(SequentialSampler(data), 4, False), "batch_size": None},
     ),
+    Case(
+        "BatchSampler as sampler, a subset",
+        lambda: Subset(torch.arange(40), [5, 3, 3, 19, 0]),
+        lambda data: {"sampler": BatchSampler(SequentialSampler(data), 2, False), "batch_size": None},
+    ),
     Case("list of lists", Squares, lambda _: {"batch_sampler": [[3], [1, 2, 4], [9, 9]]}),
     Case("list of tuples", Echo, lambda _: {"batch_sampler": [(3,), (1, 2, 4)]}),
     Case("list of arrays", Echo, lambda _: {"batch_sampler": [np.array([3]), np.array([1, 2])]}),

@@ -159,6 +159,7 @@ ASKED = [
     Case("wide floats by way of half", lambda: ByHalf(torch.full((40,), 1e30, dtype=torch.bfloat16)), shuffled),
     Case("by way of a byte", lambda: ByByte(N, Y.numpy() * 7), shuffled),
     Case("a conversion that raises", lambda: Refuses(torch.full((40,), torch.nan)), shuffled),
+    Case("backwards", lambda: Pair(N[:, ::-1]), shuffled),
     Case("grad", lambda: Pair(X.clone().requires_grad_()), shuffled),
 ]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from antifreeze.batching.fields import bad_row, begins_as_array, called, is_array
+from antifreeze.batching.fields import bad_row, begins_as_array, called, is_array, odd_of
 from antifreeze.errors import BadSample
 
 
@@ -39,14 +39,10 @@ def same_kind(path: str, column: Sequence[Any]) -> tuple[list[Any], torch.dtype]
 
 
 def refuse_other_shapes(path: str, parts: list[Any], maker: Any) -> None:
-    first = tuple(parts[0].shape)
-    row = next((row for row, part in enumerate(parts) if tuple(part.shape) != first), None)
-    if row is not None:
-        raise bad_row(
-            row,
-            f"{called(path)} has the shape {tuple(parts[row].shape)}, in the batch's first sample {first}, and is not among the fields "
-            f"of {maker}",
-        )
+    shapes = [tuple(part.shape) for part in parts]
+    if shapes.count(shapes[0]) != len(shapes):
+        row, usual, where = odd_of(shapes)
+        raise bad_row(row, f"{called(path)} has the shape {shapes[row]}, {where} {shapes[usual]}, and is not among the fields of {maker}")
 
 
 def _empty_as_the_others(column: Sequence[Any], arrays: list[Any]) -> list[Any]:

@@ -8,14 +8,14 @@
 2. An array is a tensor, a numpy array, or a list of numbers alone (of lists of them), of one dimension or more. All else is torch's
    affair.
 3. Containers come back as default_collate makes them: mappings and named tuples as they are, a tuple as a list.
-4. A sample of another structure than the first one of its batch, or of what torch does not collate, is refused, with its row: nothing is
+4. A sample of another structure than most of its batch, or of what torch does not collate, is refused, with its row: nothing is
    left out silently, and no other sample is blamed.
 """
 
 from __future__ import annotations
 
 import copy
-from collections import UserDict
+from collections import Counter, UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from numbers import Number
 from typing import Any
@@ -114,6 +114,14 @@ def bad_row(row: int, text: str) -> BadSample:
     return error
 
 
+def odd_of(kinds: Sequence[Any]) -> tuple[int, int, str]:
+    """Where not all are alike: the first that is not like most of them (like the first, where as many are like others), one of those, and
+    where that is, in words. Were the first always the measure, an odd one there would make all others the odd ones."""
+    usual = Counter(kinds).most_common(1)[0][0]
+    row = next(row for row, kind in enumerate(kinds) if kind != usual)
+    return row, list(kinds).index(usual), "in the batch's first sample" if kinds[0] == usual else "in most of the batch"
+
+
 def called(path: str) -> str:
     """A field, in a message."""
     return f"field {path!r}" if path else "the sample"
@@ -164,9 +172,10 @@ def _inner(path: str, key: Any) -> str:
 
 def _by_key(samples: Sequence[Any], path: str) -> list[tuple[Any, list[Any]]]:
     keys = samples[0].keys()
-    for row, sample in enumerate(samples):
+    for sample in samples:
         if not isinstance(sample, Mapping) or sample.keys() != keys:
-            raise bad_row(row, f"{called(path)} has {_keys(sample)}, but in the batch's first sample it has {_keys(samples[0])}")
+            row, usual, where = odd_of([frozenset(each) if isinstance(each, Mapping) else type(each) for each in samples])
+            raise bad_row(row, f"{called(path)} has {_keys(samples[row])}, but {where} it has {_keys(samples[usual])}")
     return [(key, [sample[key] for sample in samples]) for key in keys]
 
 
@@ -176,11 +185,15 @@ def _keys(sample: Any) -> str:
 
 def _by_place(samples: Sequence[Any], path: str) -> list[tuple[int, Sequence[Any]]]:
     places = len(samples[0])
-    for row, sample in enumerate(samples):
+    for sample in samples:
         if not _is_sequence(sample) or len(sample) != places:
-            has = f"{len(sample)} parts" if _is_sequence(sample) else f"no parts: it is of type {type(sample).__name__}"
-            raise bad_row(row, f"{called(path)} has {has}, but in the batch's first sample it has {places}")
+            row, usual, where = odd_of([len(each) if _is_sequence(each) else type(each) for each in samples])
+            raise bad_row(row, f"{called(path)} has {_parts(samples[row])}, but {where} it has {_parts(samples[usual])}")
     return list(enumerate(zip(*samples, strict=True)))
+
+
+def _parts(sample: Any) -> str:
+    return f"{len(sample)} parts" if _is_sequence(sample) else f"no parts: it is of type {type(sample).__name__}"
 
 
 def _like(container: Any, parts: dict[Any, Any]) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from antifreeze.batching.arrays import refuse_other_shapes, same_kind
-from antifreeze.batching.fields import bad_row, called, collate_fields, refuse_unknown, with_parts
+from antifreeze.batching.fields import bad_row, called, collate_fields, odd_of, refuse_unknown, with_parts
 from antifreeze.errors import OptionError
 
 
@@ -55,9 +55,9 @@ class Join:
 
     def _check_rest(self, path: str, parts: list[Any]) -> None:
         first = parts[0].shape[1:]
-        row = next((row for row, part in enumerate(parts) if part.ndim != parts[0].ndim or part.shape[1:] != first), None)
-        if row is not None:
-            shapes = f"{tuple(parts[row].shape)}, in the batch's first sample {tuple(parts[0].shape)}"
+        if any(part.ndim != parts[0].ndim or part.shape[1:] != first for part in parts):
+            row, usual, where = odd_of([(part.ndim, tuple(part.shape[1:])) for part in parts])
+            shapes = f"{tuple(parts[row].shape)}, {where} {tuple(parts[usual].shape)}"
             raise bad_row(row, f"{called(path)} has the shape {shapes}: they can only differ in the first dimension")
 
     def _one_length(self, joined: dict[str, list[int]]) -> list[int]:

@@ -23,7 +23,7 @@ import torch
 
 from antifreeze.batching.arrays import refuse_other_shapes, same_kind
 from antifreeze.batching.checked import whole_number
-from antifreeze.batching.fields import arrays_of, bad_row, called, collate_fields, listed, refuse_unknown, with_parts
+from antifreeze.batching.fields import arrays_of, bad_row, called, collate_fields, listed, odd_of, refuse_unknown, with_parts
 from antifreeze.errors import OptionError
 
 Value = int | float | bool
@@ -209,9 +209,9 @@ def _fill_blocks(rows: Any, parts: list[Any], value: Value, left: bool) -> None:
 def _largest(path: str, parts: list[Any]) -> list[int]:
     shapes = [part.shape for part in parts]
     dims = len(shapes[0])
-    row = next((row for row, shape in enumerate(shapes) if len(shape) != dims), None)
-    if row is not None:
-        raise bad_row(row, f"{called(path)} has {len(shapes[row])} dimensions, but {dims} in the batch's first sample")
+    if any(len(shape) != dims for shape in shapes):
+        row, usual, where = odd_of(list(map(len, shapes)))
+        raise bad_row(row, f"{called(path)} has {len(shapes[row])} dimensions, but {len(shapes[usual])} {where}")
     return [max(sizes) for sizes in zip(*shapes, strict=True)]
 
 

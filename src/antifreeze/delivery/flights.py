@@ -46,6 +46,7 @@ class InFlight:
     planned: PlannedBatch | None
     stream: int | None
     attempts: dict[int, int] = field(default_factory=dict)
+    left_out: set[int] = field(default_factory=set)  # bad rows whose place nothing takes
     moved_up: int = 0  # samples at its end that went to earlier batches
     cut: bool = False  # some went before it was given out
     ahead: bool = False  # it was given out before its epoch began

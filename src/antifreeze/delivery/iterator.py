@@ -288,11 +288,19 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             if self._stream_ranks is not None:
                 self._stream_ranks.begin()
             begin_streams(flights, resume, self._num_workers, self._batch_rows, self._options.lost_stream)
-        if self._num_workers and not flights.inline:
-            flights.go_on()
-            if not flights.in_flight and flights.planned and isinstance(flights.planned[0], BaseException):
-                self._end_or_raise()  # the sampler's very first word: torch's iterator with workers has asked for it by now, too
+        if self._num_workers:
+            self._ask_for_first(flights)
         self._clock.made()
+
+    def _ask_for_first(self, flights: Flights) -> None:
+        """As torch's iterator with workers does by now; also where the loop will load it itself, or when the sampler draws its seed would
+        depend on what was decided."""
+        if flights.inline:
+            flights.plan_next(as_list=False)
+        else:
+            flights.go_on()
+        if not flights.in_flight and flights.planned and isinstance(flights.planned[0], BaseException):
+            self._end_or_raise()  # the sampler's very first word
 
     def _begin_map(self, resume: dict[str, Any] | None) -> None:
         asked = self._asked

@@ -57,7 +57,8 @@ class Repair:
         content = self._flights.pool.contents[batch.number]
         assert flight.planned is not None
         choices: dict[int, OnBadSample] = {}
-        for row in sorted(batch.bad_rows):  # all are decided before any sample moves up: with a batch that fails none is lost
+        # all are decided before any sample moves up, so that with a batch that fails none is lost
+        for row in sorted(batch.bad_rows.keys() - flight.left_out):
             failure = failure_of(batch.bad_rows[row])
             index = content.indices[row] if self._auto_collation else content.indices
             try:
@@ -86,7 +87,8 @@ class Repair:
                 return self._skip(batch)  # the last one, and it cannot be full
         if not fills and self._world_size > 1 and len(batch.bad_rows) >= batch.rows:
             fills = self._one_at_least(flight, batch, content)
-        return self._fill(batch, content, fills)
+        flight.left_out |= choices.keys() - fills.keys()
+        return self._fill(flight, batch, content, fills)
 
     def _one_at_least(self, flight: InFlight, batch: Batch, content: Content) -> dict[int, Any]:
         """Every sample of the batch is bad; a rank that left it out would have fewer batches than the others."""
@@ -129,7 +131,7 @@ class Repair:
         if self._desk.exceeded_in != epoch:
             self._desk.check_limit(epoch, length_of(self._dataset) or self._drawn_of_streams())
 
-    def _fill(self, batch: Batch, content: Content, fills: dict[int, Any]) -> bool:
+    def _fill(self, flight: InFlight, batch: Batch, content: Content, fills: dict[int, Any]) -> bool:
         if not self._auto_collation:
             if not fills:
                 return self._skip(batch)
@@ -143,6 +145,7 @@ class Repair:
             indices = [fills.get(row, content.indices[row]) for row in kept]
             offsets = [content.position_of(row) - content.position for row in kept]
             left_out = offsets != list(range(len(offsets)))
+            flight.left_out.clear()  # what is kept has other rows now
             self._flights.pool.reload(batch.number, indices, len(kept), offsets if left_out else None)
             return False
         for row, index in fills.items():

@@ -59,7 +59,7 @@ class MapFetcher:
         self._seeds = seeds
         self._journal = journal
         self._pid = os.getpid()
-        self._source, self._get_many = ways_to_fetch(dataset)
+        self._source, self._get_many = ways_to_fetch(dataset) if config.auto_collation else (dataset, None)
         self._gather = gather_of(dataset) if maker.may_write_rows else None
         self.gathers = self._gather is not None  # as long as the data set is what it is; indices had better be an array then
         self._asks = "__getitem__" if self._get_many is None else "__getitems__"
@@ -395,8 +395,8 @@ class MapFetcher:
         try:
             _, failures = self._fetch_each(task, rows.keep)
         except (Irregular, NoRows):
-            if not task.whole:
-                return Bounce()
+            if not task.whole and not self._config.forgive:
+                return Bounce()  # else all that are bad are to be known before anything takes the place of one
             samples, failures = self._fetch_each(task)
             return self._finish(task, samples, failures, began)
         if rows.kept is not None:

@@ -259,7 +259,9 @@ def _is_plain(each: Any) -> bool:
     if type(each) is torch.Tensor:
         dense = each.layout is torch.strided and each.is_cpu and not each.is_nested and not each.is_quantized
         return bool(dense and not (each.requires_grad or each.is_conj() or each.is_neg()))
-    return type(each) in (np.ndarray, np.memmap) and each.dtype.kind in "biufc" and each.dtype.isnative
+    if type(each) not in (np.ndarray, np.memmap) or each.dtype.kind not in "biufc" or not each.dtype.isnative:
+        return False
+    return bool(min(each.strides[1:], default=0) >= 0)  # rows that run backwards are no tensors
 
 
 def _becomes(each: Any, leaf: Leaf) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,35 +14,53 @@ from antifreeze.torch_private import default_collate
 
 def odd_one(samples: list[Any], collate_fn: Callable[[Any], Any]) -> tuple[int, str] | None:
     """Its row, and how it differs; None where that cannot be told."""
+    if not samples:
+        return None
     try:
-        odd = _differing(samples)
-        if odd is None and collate_fn is default_collate:
-            odd = next(((row, "it cannot be collated even alone") for row, sample in enumerate(samples) if not _collates(sample)), None)
+        usual = _usual(samples, collate_fn)
+        row = _differing(samples, usual)
+        if collate_fn is default_collate:  # which takes some that differ, and refuses some that do not
+            row = next((row for row in range(len(samples)) if not _fits(samples, row, usual)), row)
+        return None if row is None else (row, _how(samples, row, usual))
     except Exception:  # a shape that cannot be had, or no end of them: the error at hand is the one to tell
         return None
-    return odd
 
 
-def _collates(sample: Any) -> bool:
+def _usual(samples: list[Any], collate_fn: Callable[[Any], Any]) -> Any:
+    """A sample like most of them; where no kind is more frequent, the first one. Were it always the first, one that is odd itself would
+    make all others the odd ones."""
+    can_be = [sample for sample in samples if sample is not None and (collate_fn is not default_collate or _collates(sample))] or samples
+    outlines = [_outline(sample) for sample in can_be]
+    return can_be[outlines.index(Counter(outlines).most_common(1)[0][0])]
+
+
+def _differing(samples: list[Any], usual: Any) -> int | None:
+    """The first sample that has another structure; None where none has."""
+    outline = _outline(usual)
+    return next((row for row, sample in enumerate(samples) if sample is None or _outline(sample) != outline), None)
+
+
+def _fits(samples: list[Any], row: int, usual: Any) -> bool:
+    """Beside the usual one, and in its place: default_collate takes the keys and the types of a batch from the first sample."""
+    return _collates(usual, samples[row]) if row else _collates(samples[row], usual)
+
+
+def _collates(*samples: Any) -> bool:
     try:
-        default_collate([sample])
+        default_collate(list(samples))
     except Exception:
         return False
     return True
 
 
-def _differing(samples: list[Any]) -> tuple[int, str] | None:
-    """The first sample that differs from the first one in structure, and how; None where none does."""
-    if not samples:
-        return None
-    first = _outline(samples[0])
-    for row, sample in enumerate(samples):
-        if sample is None:
-            return row, "it is None"
-        outline = _outline(sample)
-        if outline != first:
-            return row, f"it is {outline}, but the batch's first sample is {first}"
-    return None
+def _how(samples: list[Any], row: int, usual: Any) -> str:
+    if samples[row] is None:
+        return "it is None"
+    outline, usual_outline = _outline(samples[row]), _outline(usual)
+    if outline == usual_outline:
+        return "it cannot be collated even alone"
+    others = "the batch's first sample is" if usual_outline == _outline(samples[0]) else "most of the batch are"
+    return f"it is {outline}, but {others} {usual_outline}"
 
 
 def _outline(sample: Any, depth: int = 8) -> str:
