@@ -274,12 +274,12 @@ def test_a_bad_sample_that_nothing_replaces_is_decided_once_beside_one_that_is_r
 
 
 class FirstOfItsBatchIsOdd(SomeAreBad):
-    def __init__(self, odd: Any, usual: Any) -> None:
+    def __init__(self, odd: Any, usual: Any, at: int = 4) -> None:
         super().__init__(20, set())
-        self.odd, self.usual = odd, usual
+        self.odd, self.usual, self.at = odd, usual, at
 
     def __getitem__(self, index: int) -> Any:
-        return {"index": index, "is": self.odd if index == 4 else self.usual}
+        return {"index": index, "is": self.odd if index == self.at else self.usual}
 
 
 @pytest.mark.parametrize("odd", [torch.zeros(3), None, {"a": 1}], ids=["shape", "None", "dict"])
@@ -288,6 +288,17 @@ def test_the_first_of_a_batch_may_be_the_one_that_does_not_fit(num_workers: int,
     loader = DataLoader(FirstOfItsBatchIsOdd(odd, torch.zeros(2)), batch_size=4, num_workers=num_workers, on_bad_sample="skip")
     assert sorted(index for batch in loader for index in batch["index"].tolist()) == [index for index in range(20) if index != 4]
     assert [record.index for record in loader.report().bad_samples] == ["4"]
+    loader.close()
+
+
+@pytest.mark.parametrize("at", [4, 5])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_of_two_that_are_not_alike_either_is_left_out_and_not_the_rest_of_the_epoch(num_workers: int, at: int) -> None:
+    """Which of them is odd nobody can tell; but beside the odd one every other sample was left out."""
+    dataset = FirstOfItsBatchIsOdd(torch.zeros(3), torch.zeros(2), at)
+    loader = DataLoader(dataset, batch_size=2, num_workers=num_workers, on_bad_sample="skip")
+    came = {index for batch in loader for index in batch["index"].tolist()}
+    assert at not in came and len(came) >= 17
     loader.close()
 
 

@@ -38,3 +38,8 @@ def test_of_another_collate_function_only_the_structure_is_known() -> None:
     assert odd_one([1, 2, 2**70], list) is None
     assert odd_one([None, None, 1], list) == (0, "it is None")
     assert odd_one([], list) is None
+
+
+def test_of_as_many_of_one_kind_as_of_another_either_may_be_the_usual_one() -> None:
+    assert [odd_one([TWO, THREE, TWO, THREE], default_collate, of_two)[0] for of_two in range(4)] == [1, 0, 1, 0]  # type: ignore[index]
+    assert [odd_one([THREE, TWO, TWO], default_collate, of_two)[0] for of_two in range(4)] == [0] * 4  # type: ignore[index]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from zlib import crc32
 
 import torch
 
@@ -173,7 +174,7 @@ class SampleMaker:
                 return collate_fn(samples)
             return seeds.around_batch(task.position, lambda: collate_fn(samples), collating=True)
         except Exception as error:
-            odd = self._odd_one(samples, error) if self.config.auto_collation and isinstance(samples, list) else None
+            odd = self._odd_one(samples, error, task) if self.config.auto_collation and isinstance(samples, list) else None
             if odd is None:
                 raise self.fetch_error(error, "collate", explanation=f"samples {few(task.indices)}") from error
             row, text = odd
@@ -183,11 +184,14 @@ class SampleMaker:
             index, position = task.indices[row], task.position_of(row)
             raise self.fetch_error(error, "collate", index=index, row=row, position=position, explanation=text) from error
 
-    def _odd_one(self, samples: list[Any], error: Exception) -> tuple[int, str] | None:
+    def _odd_one(self, samples: list[Any], error: Exception, task: Task) -> tuple[int, str] | None:
         """The row, and how it differs; a collate function of ours knows by itself, and takes samples of different shapes."""
         if isinstance(error, BadSample) and error.row is not None:
             return error.row, ""
-        return None if isinstance(error, OptionError) else odd_one(samples, self.config.collate_fn)
+        if isinstance(error, OptionError):
+            return None
+        of_two = crc32(" ".join(map(shown, task.indices)).encode()) if self.config.forgive else 0  # another one, where another moved up
+        return odd_one(samples, self.config.collate_fn, of_two)
 
     def _default_collate(self, samples: Any) -> Any:
         return default_collate(samples)

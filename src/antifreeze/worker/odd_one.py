@@ -12,12 +12,13 @@ from antifreeze.naming import shown
 from antifreeze.torch_private import default_collate
 
 
-def odd_one(samples: list[Any], collate_fn: Callable[[Any], Any]) -> tuple[int, str] | None:
-    """Its row, and how it differs; None where that cannot be told."""
+def odd_one(samples: list[Any], collate_fn: Callable[[Any], Any], of_two: int = 0) -> tuple[int, str] | None:
+    """Its row, and how it differs; None where that cannot be told. `of_two`: where as many are of one kind as of another, which of these is
+    taken for the usual one. Were it always the same, an odd sample in its place would drive out every one that comes beside it."""
     if not samples:
         return None
     try:
-        usual = _usual(samples, collate_fn)
+        usual = _usual(samples, collate_fn, of_two)
         row = _differing(samples, usual)
         if collate_fn is default_collate:  # which takes some that differ, and refuses some that do not
             row = next((row for row in range(len(samples)) if not _fits(samples, row, usual)), row)
@@ -26,12 +27,13 @@ def odd_one(samples: list[Any], collate_fn: Callable[[Any], Any]) -> tuple[int, 
         return None
 
 
-def _usual(samples: list[Any], collate_fn: Callable[[Any], Any]) -> Any:
-    """A sample like most of them; where no kind is more frequent, the first one. Were it always the first, one that is odd itself would
-    make all others the odd ones."""
+def _usual(samples: list[Any], collate_fn: Callable[[Any], Any], of_two: int) -> Any:
+    """A sample like most of them. Were it always the first, one that is odd itself would make all others the odd ones."""
     can_be = [sample for sample in samples if sample is not None and (collate_fn is not default_collate or _collates(sample))] or samples
     outlines = [_outline(sample) for sample in can_be]
-    return can_be[outlines.index(Counter(outlines).most_common(1)[0][0])]
+    counts = Counter(outlines)
+    usual = [outline for outline, count in counts.items() if count == max(counts.values())]
+    return can_be[outlines.index(usual[of_two % len(usual)])]
 
 
 def _differing(samples: list[Any], usual: Any) -> int | None:
