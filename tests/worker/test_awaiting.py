@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 from antifreeze import DataLoader
-from antifreeze.errors import OptionError, SampleTimeout
+from antifreeze.errors import LoadingError, OptionError, SampleTimeout
 from antifreeze.worker.awaiting import AHEAD, AsyncMapFetcher
 from antifreeze.worker.steps import Steps
 
@@ -94,6 +94,18 @@ def test_an_exception_is_its_samples(place: dict[str, Any]) -> None:
     loader = loader_of(sample, place, on_bad_sample="skip")
     assert indices(loader) == [index for index in range(20) if index != 7]
     assert [bad.failure.index for bad in loader.report().bad_samples] == ["7"]
+
+
+@pytest.mark.parametrize("place", PLACES[1:], ids=IDS[1:])
+def test_an_exit_is_its_samples_and_ends_no_worker(place: dict[str, Any]) -> None:
+    async def leaves(index: int) -> int:
+        return sys.exit("enough") if index == 7 else index
+
+    loader = loader_of(leaves, place, on_bad_sample="skip")
+    assert indices(loader) == [index for index in range(20) if index != 7]
+    assert loader.report().restarts == 0
+    with pytest.raises(LoadingError, match="sample 7: __getitem__ raised SystemExit: enough"):
+        indices(loader_of(leaves, place))
 
 
 @everywhere

@@ -87,8 +87,11 @@ class _Pulse:
 
     def raise_fatal(self) -> None:
         fatal, self._fatal = self._fatal, None
-        if fatal is not None:
-            raise fatal
+        try:
+            if fatal is not None:
+                raise fatal
+        finally:
+            del fatal
 
     def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What a callback raised: asyncio would only log it, and whoever waits for that callback would wait for ever."""
@@ -146,9 +149,9 @@ class _Lane:
             steps, value, error = self.sample.steps, None, None
             try:
                 value = await steps
-            except (GeneratorExit, KeyboardInterrupt, SystemExit):
+            except GeneratorExit:
                 raise
-            except BaseException as raised:
+            except BaseException as raised:  # KeyboardInterrupt too, which asyncio would raise, and find not retrieved
                 error = raised
             self._is_cancelled_no_more()  # also where it passed over that
             sample, self.sample = self.sample, None
@@ -198,13 +201,17 @@ class AsyncMapFetcher(MapFetcher):
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
         self.loop.set_exception_handler(self.pulse.on_loop_error)
+        raised: list[BaseException] = []
         try:
-            return self.loop.run_until_complete(coroutine)
+            value = self.loop.run_until_complete(_noting(raised, coroutine))
         except RuntimeError:
             self.pulse.raise_fatal()
             raise
         finally:
             asyncio._set_running_loop(outer)
+        if raised:
+            raise raised.pop()
+        return value
 
     def _run_if_awaited(self, value: Any) -> Any:
         return self.run(value) if inspect.iscoroutine(value) else value
@@ -356,12 +363,12 @@ class AsyncMapFetcher(MapFetcher):
         self._seeds.look_again()
         words[Word.SAMPLES] += len(task.indices)
         try:
-            for number in sorted(together.errors):
-                if not self._config.forgive:
-                    raise together.errors[number] from together.errors[number].__cause__
+            if together.errors and not self._config.forgive:
+                raise together.errors.pop(min(together.errors))
             failures = {task.first_row + number: error.failure for number, error in together.errors.items()}
             return self._finish(task, together.samples, failures, began_ns)
         finally:
+            together.errors.clear()  # their frames lead here
             self._ended_ns = time.perf_counter_ns()
             words[_SINCE] = time.monotonic_ns() - (self._ended_ns - together.began_ns)  # for what is said of the whole task
 
@@ -427,6 +434,16 @@ class _InLoop:
 
     def __getitem__(self, index: Any) -> Any:
         return self._run(self._source[index])
+
+
+async def _noting(raised: list[BaseException], coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What it raises is told beside the asyncio task: that keeps it, and it keeps asyncio's frames, which keep the task."""
+    try:
+        return await coroutine
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        raised.append(error)
 
 
 def _note_nothing() -> None:
