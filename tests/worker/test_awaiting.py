@@ -193,6 +193,22 @@ def test_many_at_once_by_the_data_set_itself(place: dict[str, Any]) -> None:
     assert indices(DataLoader(Many(itself), batch_size=5, **place)) == [-index for index in range(20)]
 
 
+class ManyThatWait(Awaited):
+    async def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [await self.sample(index) for index in indices]
+
+
+@pytest.mark.parametrize("place", PLACES[1:], ids=IDS[1:])
+@pytest.mark.parametrize(("kind", "batch_size"), [(ManyThatWait, 5), (Awaited, None)], ids=["__getitems__", "a sample is a batch"])
+def test_what_is_awaited_alone_and_never_comes_is_ended_by_its_deadline(kind: Any, batch_size: Any, place: dict[str, Any]) -> None:
+    async def comes_or_not(index: int) -> torch.Tensor:
+        await asyncio.sleep(600 * (index == 7))
+        return torch.tensor([index])
+
+    options: dict[str, Any] = {"on_bad_sample": "skip", "keep_batches_full": False, "sample_timeout_s": 0.5, **place}
+    assert indices(DataLoader(kind(comes_or_not), batch_size=batch_size, **options)) == [index for index in range(20) if index != 7]
+
+
 @everywhere
 def test_parts_of_data_sets(place: dict[str, Any]) -> None:
     both = ConcatDataset([Subset(Awaited(itself), [3, 4]), Awaited(itself, 3)])  # type: ignore[arg-type, list-item]

@@ -5,7 +5,8 @@
 1. Up to `concurrency` samples wait at once, whichever tasks they are of; each has its own deadline, error and place in its batch.
 2. A sample past sample_timeout_s is cancelled, and it alone is bad. Its time is what its own steps take, and what the loop spends
    waiting: while another sample keeps the loop, or a batch is collated, or a thread waits for its turn, it may have been ready for long.
-   One that keeps the loop is the parent's affair: the journal names it at each step.
+   One that keeps the loop is the parent's affair: the journal names it at each step. So is what is awaited alone (`__getitems__`, a
+   sample that is a batch, or is tried singly), for as long as it waits.
 3. Each sample has its own random numbers however the others interleave (steps.py). One that turns out to use a generator for the first
    time is loaded again.
 4. The loop is there before and after a batch, so clients can be kept: for how long, held_loop.py says.
@@ -182,7 +183,7 @@ class AsyncMapFetcher(MapFetcher):
         self._use_loop(HeldLoop(journal) if config.worker is not None else loop_of_thread())
         self._randomness = Randomness()
         self._awaited = self._source
-        self._source = _InLoop(self._awaited, self.run)
+        self._source = _InLoop(self._awaited, self._run_alone)
         self._line: deque[_Sample] = deque()
         self._room = config.concurrency
         self._ended_ns = 0  # the last task
@@ -214,7 +215,11 @@ class AsyncMapFetcher(MapFetcher):
         return value
 
     def _run_if_awaited(self, value: Any) -> Any:
-        return self.run(value) if inspect.iscoroutine(value) else value
+        return self._run_alone(value) if inspect.iscoroutine(value) else value
+
+    def _run_alone(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        with self.held_loop.for_one():
+            return self.run(coroutine)
 
     def takes_more(self) -> bool:
         """Whether there is room for samples of another task, or will be soon: a place that waits for one to be read stands empty."""
