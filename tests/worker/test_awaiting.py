@@ -182,6 +182,22 @@ def test_random_numbers_do_not_depend_on_who_waits_beside(sample: Any) -> None:
     assert all(run == runs[0] for run in runs[1:])
 
 
+def test_random_numbers_of_samples_in_several_threads() -> None:
+    """A step is not over when another thread runs; and in the thread whose first samples come late nobody knows yet that samples draw."""
+
+    async def drawn_twice(index: int) -> torch.Tensor:
+        await asyncio.sleep(0.05 * (index < 4))
+        first = torch.randint(1 << 30, ())
+        time.sleep(0.002)
+        return torch.stack([first, torch.randint(1 << 30, ())])
+
+    def drawn_in(place: dict[str, Any]) -> list[Any]:
+        torch.manual_seed(0)
+        return [batch.tolist() for _ in range(3) for batch in loader_of(drawn_twice, place, batch_size=10)]
+
+    assert drawn_in({"num_workers": 2, "workers": "thread"}) == drawn_in({"num_workers": 0})
+
+
 class Many(Awaited):
     async def __getitems__(self, indices: list[int]) -> list[int]:
         await asyncio.sleep(0.001)

@@ -317,6 +317,8 @@ class AsyncMapFetcher(MapFetcher):
         """It ran to its end; where its random numbers were nobody's, what came of it does not count, and it begins again."""
         if sample.timer is not None:
             sample.timer.cancel()
+        if sample.steps.watched:
+            self._randomness.ended_watched()
         if sample.steps.used_unseeded and not sample.steps.watched and not sample.late:
             self._begin(sample, lane, watched=True)
             return
