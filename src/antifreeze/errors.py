@@ -25,7 +25,11 @@ AntifreezeWarning        (UserWarning)   something that runs, and is probably no
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
+
+_OURS = os.path.dirname(__file__) + os.sep
 
 
 class AntifreezeError(Exception):
@@ -132,3 +136,15 @@ def with_causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(one))
         yield one
         waiting += [one.__cause__, one.__context__]
+
+
+def empty_own_frames(error: BaseException) -> None:
+    """For whoever hands it to the user: of our code, names and lines stay in its tracebacks, and no variables. Those lead to batches, to
+    the loop's own frames and back to the error, so that all would live until the garbage collector comes. The user's own stay."""
+    for one in with_causes(error):
+        traceback = one.__traceback__
+        while traceback is not None:
+            if traceback.tb_frame.f_code.co_filename.startswith(_OURS):
+                with suppress(RuntimeError):  # it still runs
+                    traceback.tb_frame.clear()
+            traceback = traceback.tb_next

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import signal
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Container
 from typing import Any, NamedTuple
 
@@ -256,3 +256,19 @@ def test_a_device_that_is_not_here_is_named() -> None:
 def test_another_accelerator_that_is_not_here() -> None:
     with pytest.raises(OptionError, match=r"device='xpu': torch sees no XPU device here"):
         antifreeze.DataLoader(Rows(), device="xpu")
+
+
+class _Twice(namedtuple("_Twice", ("left", "right"))):
+    __slots__ = ()
+
+    def __new__(cls, one: Any) -> _Twice:
+        return super().__new__(cls, one, one)
+
+
+def test_containers_with_ways_of_their_own_stay_what_they_are() -> None:
+    twice = moved(_Twice(torch.ones(1)), META)
+    assert type(twice) is _Twice and twice.left.is_meta and twice.right.is_meta
+    given = defaultdict(list, {"x": torch.ones(1)})
+    arrived = moved(given, META)
+    assert arrived["x"].is_meta and arrived["y"] == []
+    assert not given["x"].is_meta and list(given) == ["x"]

@@ -9,8 +9,7 @@ import pwd
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from ward import Patient, running
 from antifreeze.doctor import command
 from antifreeze.doctor.facts import examine, stacks, threads
 from antifreeze.doctor.facts.proc import is_dead, read_status
+from waiting import wait_until
 
 SRC = Path(__file__).parents[2] / "src"
 STUCK = Patient("lock_inherited_by_fork", readies=2)
@@ -42,13 +42,6 @@ def stuck() -> Iterator[tuple[int, int]]:
             wait_until(lambda pid=worker["pid"]: "futex" in Path(f"/proc/{pid}/wchan").read_text())
         wait_until(lambda: "poll" in Path(f"/proc/{pid}/wchan").read_text())
         yield pid, said[0]["pid"]
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float = 100.0) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,12 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from antifreeze.supervisor import pool
 from antifreeze.torch_private import accelerator_for_pinning
+from waiting import wait_until
 
 from .contract import REPEATS, Ours, Torchs, assert_same, build, drain, ours_only
 from .datasets import Count, Info, Pinnable, Remembering, Samples, Sharded, Squares
 
 pytestmark = REPEATS
-
-
-def wait_until(true: Callable[[], bool], limit_s: float = 100.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.002)
 
 
 class Notes:

@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from antifreeze import DataLoader
 from antifreeze.errors import LoadingError, OptionError, SampleTimeout
 from antifreeze.supervisor import pool, threads
 from antifreeze.worker import turns
+from waiting import wait_until
 
 KINDS = [("process", 0), ("process", 2), ("thread", 1), ("thread", 3)]
 
@@ -50,13 +51,6 @@ def drawn(index: int) -> float:
 
 
 # --- the same samples -------------------------------------------------------------------------------------------------
-
-
-def wait_until(is_so: Callable[[], bool], limit_s: float = 20) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def test_order_and_worker_info() -> None:

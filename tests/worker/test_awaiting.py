@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 from antifreeze import DataLoader
-from antifreeze.errors import OptionError, SampleTimeout
+from antifreeze.errors import LoadingError, OptionError, SampleTimeout
 from antifreeze.worker.awaiting import AHEAD, AsyncMapFetcher
 from antifreeze.worker.steps import Steps
 
@@ -94,6 +94,18 @@ def test_an_exception_is_its_samples(place: dict[str, Any]) -> None:
     loader = loader_of(sample, place, on_bad_sample="skip")
     assert indices(loader) == [index for index in range(20) if index != 7]
     assert [bad.failure.index for bad in loader.report().bad_samples] == ["7"]
+
+
+@pytest.mark.parametrize("place", PLACES[1:], ids=IDS[1:])
+def test_an_exit_is_its_samples_and_ends_no_worker(place: dict[str, Any]) -> None:
+    async def leaves(index: int) -> int:
+        return sys.exit("enough") if index == 7 else index
+
+    loader = loader_of(leaves, place, on_bad_sample="skip")
+    assert indices(loader) == [index for index in range(20) if index != 7]
+    assert loader.report().restarts == 0
+    with pytest.raises(LoadingError, match="sample 7: __getitem__ raised SystemExit: enough"):
+        indices(loader_of(leaves, place))
 
 
 @everywhere
@@ -170,6 +182,22 @@ def test_random_numbers_do_not_depend_on_who_waits_beside(sample: Any) -> None:
     assert all(run == runs[0] for run in runs[1:])
 
 
+def test_random_numbers_of_samples_in_several_threads() -> None:
+    """A step is not over when another thread runs; and in the thread whose first samples come late nobody knows yet that samples draw."""
+
+    async def drawn_twice(index: int) -> torch.Tensor:
+        await asyncio.sleep(0.05 * (index < 4))
+        first = torch.randint(1 << 30, ())
+        time.sleep(0.002)
+        return torch.stack([first, torch.randint(1 << 30, ())])
+
+    def drawn_in(place: dict[str, Any]) -> list[Any]:
+        torch.manual_seed(0)
+        return [batch.tolist() for _ in range(3) for batch in loader_of(drawn_twice, place, batch_size=10)]
+
+    assert drawn_in({"num_workers": 2, "workers": "thread"}) == drawn_in({"num_workers": 0})
+
+
 class Many(Awaited):
     async def __getitems__(self, indices: list[int]) -> list[int]:
         await asyncio.sleep(0.001)
@@ -179,6 +207,22 @@ class Many(Awaited):
 @everywhere
 def test_many_at_once_by_the_data_set_itself(place: dict[str, Any]) -> None:
     assert indices(DataLoader(Many(itself), batch_size=5, **place)) == [-index for index in range(20)]
+
+
+class ManyThatWait(Awaited):
+    async def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [await self.sample(index) for index in indices]
+
+
+@pytest.mark.parametrize("place", PLACES[1:], ids=IDS[1:])
+@pytest.mark.parametrize(("kind", "batch_size"), [(ManyThatWait, 5), (Awaited, None)], ids=["__getitems__", "a sample is a batch"])
+def test_what_is_awaited_alone_and_never_comes_is_ended_by_its_deadline(kind: Any, batch_size: Any, place: dict[str, Any]) -> None:
+    async def comes_or_not(index: int) -> torch.Tensor:
+        await asyncio.sleep(600 * (index == 7))
+        return torch.tensor([index])
+
+    options: dict[str, Any] = {"on_bad_sample": "skip", "keep_batches_full": False, "sample_timeout_s": 0.5, **place}
+    assert indices(DataLoader(kind(comes_or_not), batch_size=batch_size, **options)) == [index for index in range(20) if index != 7]
 
 
 @everywhere

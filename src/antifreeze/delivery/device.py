@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import types
 import weakref
-from collections import deque
+from collections import UserDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,7 +107,7 @@ def moved(part: Any, device: torch.device, non_blocking: bool = True) -> Any:
         values = {key: moved(value, device, non_blocking) for key, value in part.items()}
         return values if type(part) is dict else _like(part, values)
     if isinstance(part, tuple) and hasattr(part, "_fields"):
-        return type(part)(*(moved(value, device, non_blocking) for value in part))
+        return type(part)._make(moved(value, device, non_blocking) for value in part)  # type: ignore[attr-defined]
     if isinstance(part, Sequence) and not hasattr(part, "to"):
         items = [moved(value, device, non_blocking) for value in part]
         return items if type(part) is list else _like(part, items)
@@ -118,6 +119,10 @@ def moved(part: Any, device: torch.device, non_blocking: bool = True) -> Any:
 def _like(container: Any, content: Any) -> Any:
     """In a container of the same kind where that can be made."""
     try:
+        if isinstance(container, (dict, UserDict)):  # which may have more than its content: a default, say; others' copies may share it
+            alike = copy.copy(container)
+            alike.update(content)
+            return alike
         return type(container)(content)
     except TypeError:
         return content

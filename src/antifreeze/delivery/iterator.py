@@ -43,7 +43,7 @@ from antifreeze.delivery.steering import NotHere, Steering
 from antifreeze.delivery.story_file import write_story
 from antifreeze.delivery.stream_ranks import StreamRanks
 from antifreeze.delivery.traps import Traps
-from antifreeze.errors import DescriptorsClosed, LoaderClosed
+from antifreeze.errors import DescriptorsClosed, LoaderClosed, empty_own_frames
 from antifreeze.options import Options
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch
 from antifreeze.plan.randomness import own_generators
@@ -379,6 +379,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             if got is not None:
                 cursor.called = got  # until all is said and done about it: another one may fall into any line here
             self._leave_by(error)
+            empty_own_frames(error)
             cursor.told = cursor.told or isinstance(error, StopIteration)
             raise
 

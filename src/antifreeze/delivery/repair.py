@@ -78,6 +78,7 @@ class Repair:
                 batch.errors[row] = batch.bad_rows[row]
                 batch.phase = Phase.FAILED
                 return True
+            batch.bad_rows[row] = failure  # forgiven, it is words: an exception of this process has frames, and they lead here
         fills: dict[int, Any] = {}
         for row, choice in choices.items():
             other = self._other_sample(flight, choice, content, row)

@@ -5,7 +5,8 @@
 1. Up to `concurrency` samples wait at once, whichever tasks they are of; each has its own deadline, error and place in its batch.
 2. A sample past sample_timeout_s is cancelled, and it alone is bad. Its time is what its own steps take, and what the loop spends
    waiting: while another sample keeps the loop, or a batch is collated, or a thread waits for its turn, it may have been ready for long.
-   One that keeps the loop is the parent's affair: the journal names it at each step.
+   One that keeps the loop is the parent's affair: the journal names it at each step. So is what is awaited alone (`__getitems__`, a
+   sample that is a batch, or is tried singly), for as long as it waits.
 3. Each sample has its own random numbers however the others interleave (steps.py). One that turns out to use a generator for the first
    time is loaded again.
 4. The loop is there before and after a batch, so clients can be kept: for how long, held_loop.py says.
@@ -87,8 +88,11 @@ class _Pulse:
 
     def raise_fatal(self) -> None:
         fatal, self._fatal = self._fatal, None
-        if fatal is not None:
-            raise fatal
+        try:
+            if fatal is not None:
+                raise fatal
+        finally:
+            del fatal
 
     def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What a callback raised: asyncio would only log it, and whoever waits for that callback would wait for ever."""
@@ -146,9 +150,9 @@ class _Lane:
             steps, value, error = self.sample.steps, None, None
             try:
                 value = await steps
-            except (GeneratorExit, KeyboardInterrupt, SystemExit):
+            except GeneratorExit:
                 raise
-            except BaseException as raised:
+            except BaseException as raised:  # KeyboardInterrupt too, which asyncio would raise, and find not retrieved
                 error = raised
             self._is_cancelled_no_more()  # also where it passed over that
             sample, self.sample = self.sample, None
@@ -179,7 +183,7 @@ class AsyncMapFetcher(MapFetcher):
         self._use_loop(HeldLoop(journal) if config.worker is not None else loop_of_thread())
         self._randomness = Randomness()
         self._awaited = self._source
-        self._source = _InLoop(self._awaited, self.run)
+        self._source = _InLoop(self._awaited, self._run_alone)
         self._line: deque[_Sample] = deque()
         self._room = config.concurrency
         self._ended_ns = 0  # the last task
@@ -198,16 +202,24 @@ class AsyncMapFetcher(MapFetcher):
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
         self.loop.set_exception_handler(self.pulse.on_loop_error)
+        raised: list[BaseException] = []
         try:
-            return self.loop.run_until_complete(coroutine)
+            value = self.loop.run_until_complete(_noting(raised, coroutine))
         except RuntimeError:
             self.pulse.raise_fatal()
             raise
         finally:
             asyncio._set_running_loop(outer)
+        if raised:
+            raise raised.pop()
+        return value
 
     def _run_if_awaited(self, value: Any) -> Any:
-        return self.run(value) if inspect.iscoroutine(value) else value
+        return self._run_alone(value) if inspect.iscoroutine(value) else value
+
+    def _run_alone(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        with self.held_loop.for_one():
+            return self.run(coroutine)
 
     def takes_more(self) -> bool:
         """Whether there is room for samples of another task, or will be soon: a place that waits for one to be read stands empty."""
@@ -305,6 +317,8 @@ class AsyncMapFetcher(MapFetcher):
         """It ran to its end; where its random numbers were nobody's, what came of it does not count, and it begins again."""
         if sample.timer is not None:
             sample.timer.cancel()
+        if sample.steps.watched:
+            self._randomness.ended_watched()
         if sample.steps.used_unseeded and not sample.steps.watched and not sample.late:
             self._begin(sample, lane, watched=True)
             return
@@ -356,12 +370,12 @@ class AsyncMapFetcher(MapFetcher):
         self._seeds.look_again()
         words[Word.SAMPLES] += len(task.indices)
         try:
-            for number in sorted(together.errors):
-                if not self._config.forgive:
-                    raise together.errors[number] from together.errors[number].__cause__
+            if together.errors and not self._config.forgive:
+                raise together.errors.pop(min(together.errors))
             failures = {task.first_row + number: error.failure for number, error in together.errors.items()}
             return self._finish(task, together.samples, failures, began_ns)
         finally:
+            together.errors.clear()  # their frames lead here
             self._ended_ns = time.perf_counter_ns()
             words[_SINCE] = time.monotonic_ns() - (self._ended_ns - together.began_ns)  # for what is said of the whole task
 
@@ -427,6 +441,16 @@ class _InLoop:
 
     def __getitem__(self, index: Any) -> Any:
         return self._run(self._source[index])
+
+
+async def _noting(raised: list[BaseException], coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What it raises is told beside the asyncio task: that keeps it, and it keeps asyncio's frames, which keep the task."""
+    try:
+        return await coroutine
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        raised.append(error)
 
 
 def _note_nothing() -> None:

@@ -253,10 +253,10 @@ class MapFetcher:
                 if sample is None and self._none_is_bad:
                     raise none_error(f"sample {shown(index)}")
             except BaseException as error:
-                wrapped = self._sample_error(error, index, task.first_row + number, task.position_of(number))
+                row, position = task.first_row + number, task.position_of(number)
                 if not self._config.forgive:
-                    raise wrapped from error
-                failures[task.first_row + number] = wrapped.failure
+                    raise self._sample_error(error, index, row, position) from error
+                failures[row] = self._sample_error(error, index, row, position).failure
             else:
                 if check is not None:
                     self._maker.try_out(task, number, sample)
@@ -431,10 +431,9 @@ class MapFetcher:
         for number, index in enumerate(task.indices):
             if samples[number] is None:
                 row, position = task.first_row + number, task.position_of(number)
-                wrapped = self._sample_error(none_error(f"sample {shown(index)}"), index, row, position)
                 if not self._config.forgive:
-                    raise wrapped
-                failures[row] = wrapped.failure
+                    raise self._sample_error(none_error(f"sample {shown(index)}"), index, row, position)
+                failures[row] = self._sample_error(none_error(f"sample {shown(index)}"), index, row, position).failure
         return failures
 
     def _find_none(self, task: Task, given: int) -> dict[int, Failure]:

@@ -15,6 +15,8 @@ import selectors
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from antifreeze.linux import on_fork
@@ -27,6 +29,8 @@ class _Selector(selectors.DefaultSelector):
     """Notes in the journal when every sample waits for something outside: then none of them keeps the worker.
     And waits as long as it was told: epoll by itself rounds up to milliseconds, which samples that take few of them would feel."""
 
+    notes = True
+
     def __init__(self, journal: JournalRow) -> None:
         super().__init__()
         self.waited_s = 0.0
@@ -36,7 +40,8 @@ class _Selector(selectors.DefaultSelector):
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
         before, began_s = self._journal.words[Word.STAGE], time.monotonic()
-        self._journal.stage(Stage.AWAIT)
+        if self.notes:
+            self._journal.stage(Stage.AWAIT)
         try:
             if timeout is None or timeout > _LONG_WAIT_S or self.fileno() >= _MOST_FOR_SELECT:
                 return super().select(timeout)
@@ -59,6 +64,16 @@ class HeldLoop:
     def waited_s(self) -> float:
         """So far, with nobody's code running."""
         return self._selector.waited_s
+
+    @contextmanager
+    def for_one(self) -> Iterator[None]:
+        """What waits meanwhile is one sample, or one call for many: as with any other code, the journal says that the worker is at it, and
+        its deadline is the parent's affair."""
+        self._selector.notes = False
+        try:
+            yield
+        finally:
+            self._selector.notes = True
 
     def close(self) -> None:
         _close(self.loop)

@@ -20,7 +20,7 @@ from typing import Any
 from antifreeze.worker.generators import glance_at, global_generators
 from antifreeze.worker.hands import seed_for_sample
 from antifreeze.worker.seeding import WARM_UP
-from antifreeze.worker.turns import exclusively, unless_given_up
+from antifreeze.worker.turns import exclusively, in_worker_thread, unless_given_up
 
 
 class Randomness:
@@ -33,8 +33,14 @@ class Randomness:
         self._warm_up_left = WARM_UP
 
     def begins_watched(self) -> bool:
-        self._warm_up_left -= self._warm_up_left > 0
+        """In a thread, until the first ones have ended: one that is not watched has no turn, and may draw from the numbers of a sample that
+        has it in another thread."""
+        if not in_worker_thread():
+            self._warm_up_left -= self._warm_up_left > 0
         return self._warm_up_left > 0
+
+    def ended_watched(self) -> None:
+        self._warm_up_left -= self._warm_up_left > 0
 
     def note(self, moved: list[int]) -> None:
         self.used += [number for number in moved if number not in self.used]
