@@ -19,7 +19,6 @@ from torch.utils.data import Dataset, IterableDataset
 
 import antifreeze
 from antifreeze.delivery.device_queue import _Raised
-from waiting import wait_until
 
 
 class Rows(Dataset[torch.Tensor]):
@@ -109,7 +108,9 @@ def to_the_batch_before(loader: Any) -> weakref.ref[Any]:
     held, batches = OfTheLoop(), iter(loader)
     while not any(isinstance(sent.batch, _Raised) for sent in batches._queue._ahead):
         next(batches)
-        wait_until(lambda: batches._next_is_ready() or not batches._flights.in_flight)
+        deadline_s = time.monotonic() + 2  # where a bad sample waits to be seen to, that is by the next next()
+        while batches._flights.in_flight and not batches._next_is_ready() and time.monotonic() < deadline_s:
+            time.sleep(0.005)
     return weakref.ref(held)
 
 

@@ -40,7 +40,7 @@ def collate_fields(samples: Sequence[Any], array_field: ArrayField, path: str = 
         return array_field(path, samples)
     if isinstance(first, Mapping):
         parts = {key: collate_fields(column, array_field, _inner(path, key)) for key, column in _by_key(samples, path)}
-        return parts if type(first) is dict else _like(first, parts)
+        return parts if type(first) is dict else mapping_like(first, parts)
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*(collate_fields(column, array_field, _inner(path, at)) for at, column in _by_place(samples, path)))
     if _is_sequence(first):
@@ -196,7 +196,8 @@ def _parts(sample: Any) -> str:
     return f"{len(sample)} parts" if _is_sequence(sample) else f"no parts: it is of type {type(sample).__name__}"
 
 
-def _like(container: Any, parts: dict[Any, Any]) -> Any:
+def mapping_like(container: Any, parts: dict[Any, Any]) -> Any:
+    """One of the same kind where that can be made, with these parts."""
     try:
         if not isinstance(container, (dict, UserDict)):  # the copy of another one may write into the sample itself
             return type(container)(parts)

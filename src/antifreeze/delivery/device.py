@@ -11,18 +11,18 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import os
 import types
 import weakref
-from collections import UserDict, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from antifreeze.batching.fields import mapping_like
 from antifreeze.delivery.side_stream import side_stream, with_index
 from antifreeze.parts import Reach
 
@@ -105,7 +105,7 @@ def moved(part: Any, device: torch.device, non_blocking: bool = True) -> Any:
         return part
     if isinstance(part, Mapping):
         values = {key: moved(value, device, non_blocking) for key, value in part.items()}
-        return values if type(part) is dict else _like(part, values)
+        return values if type(part) is dict else mapping_like(part, values)
     if isinstance(part, tuple) and hasattr(part, "_fields"):
         return type(part)._make(moved(value, device, non_blocking) for value in part)  # type: ignore[attr-defined]
     if isinstance(part, Sequence) and not hasattr(part, "to"):
@@ -119,10 +119,6 @@ def moved(part: Any, device: torch.device, non_blocking: bool = True) -> Any:
 def _like(container: Any, content: Any) -> Any:
     """In a container of the same kind where that can be made."""
     try:
-        if isinstance(container, (dict, UserDict)):  # which may have more than its content: a default, say; others' copies may share it
-            alike = copy.copy(container)
-            alike.update(content)
-            return alike
         return type(container)(content)
     except TypeError:
         return content

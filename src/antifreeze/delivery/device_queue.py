@@ -6,8 +6,8 @@
 1. `state_dict` speaks of what the loop has got, so each batch that was sent carries the position after it.
 2. What goes wrong with a batch that is drawn ahead (an error, the end of the epoch, a device without room) is raised when its turn
    comes: the batch before it is not lost. But what a signal's handler raises is the user's, now: nothing more is drawn.
-3. No error outlives its next() with frames: they lead to the loop's own, and so to its batches and back to us. Left to the garbage
-   collector, which may come first in a forked child, where a CUDA tensor that dies ends the process.
+3. An error that waits here for its turn has no frames: they lead to the loop's own, and so to its batches and back to us. Left to the
+   garbage collector, which may come first in a forked child, where a CUDA tensor that dies ends the process.
 """
 
 from __future__ import annotations
@@ -50,14 +50,9 @@ class DeviceQueue:
         while len(self._ahead) < AHEAD and is_ready():
             self._ahead.append(_without_frames(self._send(next_on_host)))
         self._cursor.shown = sent.position
-        if not isinstance(sent.batch, _Raised):
-            return self.feed.hand_out(sent)
-        error = sent.batch.error
-        del sent
-        try:
-            raise error
-        finally:
-            del error
+        if isinstance(sent.batch, _Raised):
+            raise sent.batch.error
+        return self.feed.hand_out(sent)
 
     def _send(self, next_on_host: Callable[[], Any]) -> Sent:
         try:
