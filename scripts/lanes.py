@@ -1,7 +1,7 @@
 """Runs a folder's tests in several processes of pytest, two at a time: `lanes.py FOLDER --apart PATH … --without PATH … -- WORDS…`.
 
-Each path that is named apart is a lane of its own, in this order (the longest had better be first), and all the rest of the folder is the
-last one; the words after -- go to each pytest. Many tests wait (for deadlines, for processes to end), and most fork: what a fork costs
+Each path that is named apart is a lane of its own, and all the rest of the folder is the first one; they begin in this order, so that the
+longest had better be first. The words after -- go to each pytest. Many tests wait (for deadlines, for processes to end), and most fork: what a fork costs
 grows with its process, which has everything that its tests import. What a lane prints comes when it has ended, whole. Exit status: 1 where
 any lane failed.
 """
@@ -37,7 +37,7 @@ def lanes(folder: str, apart: Sequence[str], without: Sequence[str]) -> list[lis
     """Every test of the folder is in one of them, and in no other."""
     return [
         [path, *(f"--ignore={other}" for other in [*apart, *without] if other != path and other.startswith(f"{path}/"))]
-        for path in [*apart, folder]
+        for path in [folder, *apart]
     ]
 
 
