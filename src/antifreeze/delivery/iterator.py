@@ -21,8 +21,9 @@ import torch
 from antifreeze import spans
 from antifreeze.delivery.arrivals import Arrivals
 from antifreeze.delivery.asking import Asked
+from antifreeze.delivery.at_once import AtOnce
 from antifreeze.delivery.bad_samples import BadSampleDesk
-from antifreeze.delivery.batches import size_of, size_within
+from antifreeze.delivery.batches import size_of
 from antifreeze.delivery.beginning import begin_among_ranks, begin_map, begin_streams, hosts
 from antifreeze.delivery.claims import FixedClaim
 from antifreeze.delivery.device import DeviceFeed
@@ -55,7 +56,6 @@ from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.tasks import Phase
 from antifreeze.torch_private import BaseIterator, is_iterable_kind, is_profiling, seed_datapipe
 from antifreeze.worker.seeding import task_key
-from antifreeze.worker.task import FetchError
 
 
 class LoaderIterator(BaseIterator):  # type: ignore[misc]
@@ -118,7 +118,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._claim = FixedClaim(workers, self._clock, self._ledger.costs) if auto is None and workers else None
         self._repair = self._make_repair()
         self._hand_over = self._make_hand_over()
-        self._arrivals = self._make_arrivals()
+        self._arrivals, self._at_once = self._make_arrivals(), self._make_at_once()
         self._finalizer = self._finalizing(loader)
         self._begin_first(loader, source if seeded else None, resume, state, goes_on=parked is not None)
 
@@ -226,6 +226,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             pin_device=self._pin_memory_device,
             feeds_from_pinned=self._feeds_from_pinned,
         )
+
+    def _make_at_once(self) -> AtOnce:
+        budget_bytes, may_have_workers = self._options.memory_budget_bytes, self._num_workers > 0
+        return AtOnce(self._flights, self._hand_over, self.cursor, budget_bytes, may_have_workers)
 
     def _make_arrivals(self) -> Arrivals:
         return Arrivals(
@@ -528,37 +532,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return True
 
     def _load_at_once(self, pool: Any) -> Any:
-        """Without workers, and with no sample forgiven, a batch is loaded when it is asked for and handed over. Where there may be workers,
-        what cannot be loaded is left to them."""
-        flights = self._flights
-        flights.plan_next(as_list=not pool.gathers)
-        if not flights.planned or isinstance(flights.planned[0], BaseException):
+        planned = self._at_once.take(pool)
+        if planned is None:
             self._end_or_raise()
-        planned = flights.planned.popleft()
-        assert isinstance(planned, PlannedBatch)
-        failed, rows = None, planned.rows
-        try:
-            load = in_stage("load", pool.load) if self._watched else pool.load
-            data, size = load(planned.number, planned.indices, planned.position, rows)
-        except FetchError as error:
-            failed = error
-        if failed is not None:
-            try:
-                raise self._instead_of(planned, failed)
-            finally:
-                failed = None  # the traceback leads here, and from here again to what is raised: only the garbage collector would find it
-        self.cursor.delivered = self.cursor.delivered.add(planned)
-        budget = self._options.memory_budget_bytes
-        size = size if size or budget is None else size_within(budget, data)
-        return self._hand_over.give_made(data, rows, size, self.pool)
-
-    def _instead_of(self, planned: PlannedBatch, failed: FetchError) -> BaseException:
-        """Of a batch that could not be loaded at once."""
-        if self._num_workers and not came_from_signal(failed):
-            self._flights.planned.appendleft(planned)
-            return NotHere(failed.failure.message)
-        self.cursor.delivered = self.cursor.delivered.add(planned)
-        return self._hand_over.to_raise(planned, failed.failure.row or 0, failed, planned.number)
+        return self._at_once.load(planned, pool, self.pool, self._watched)
 
     def _end_or_raise(self) -> NoReturn:
         self._clock.ending()
