@@ -1,9 +1,9 @@
 """Runs a folder's tests in several processes of pytest, two at a time: `lanes.py FOLDER --apart PATH … --without PATH … -- WORDS…`.
 
 Each path that is named apart is a lane of its own, and all the rest of the folder is the first one; they begin in this order, so that the
-longest had better be first. The words after -- go to each pytest. Many tests wait (for deadlines, for processes to end), and most fork: what a fork costs
-grows with its process, which has everything that its tests import. What a lane prints comes when it has ended, whole. Exit status: 1 where
-any lane failed.
+longest had better be first. The words after -- go to each pytest. Many tests wait (for deadlines, for processes to end), and most fork:
+what a fork costs grows with its process, which has everything that its tests import. What a lane prints comes when it has ended, whole.
+Exit status: 1 where any lane failed.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 import antifreeze
 from antifreeze.delivery.device_queue import _Raised
+from antifreeze.supervisor.tasks import Phase
+from waiting import wait_until
 
 
 class Rows(Dataset[torch.Tensor]):
@@ -103,14 +105,17 @@ def to_an_error(loader: Any) -> weakref.ref[Any]:
     return weakref.ref(held)
 
 
+def is_loading(batches: Any) -> bool:
+    batches._next_is_ready()  # hears what workers have done
+    return any(batch.phase is Phase.LOADING for batch in batches.pool.state.batches.values())
+
+
 def to_the_batch_before(loader: Any) -> weakref.ref[Any]:
     """Behind which the error, or the end, was drawn ahead."""
     held, batches = OfTheLoop(), iter(loader)
     while not any(isinstance(sent.batch, _Raised) for sent in batches._queue._ahead):
         next(batches)
-        deadline_s = time.monotonic() + 2  # where a bad sample waits to be seen to, that is by the next next()
-        while batches._flights.in_flight and not batches._next_is_ready() and time.monotonic() < deadline_s:
-            time.sleep(0.005)
+        wait_until(lambda: not is_loading(batches))
     return weakref.ref(held)
 
 
