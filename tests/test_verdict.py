@@ -65,6 +65,11 @@ CASES = {
         "97% of it for copying batches into shared memory; 2 workers on 3 cores are all there can be, so a sample itself must become "
         "cheaper (36.0 ms now)",
     ),
+    "large copies without workers": (
+        replace(WAITS, workers=0, fetch_s=0.1, write_s=9.9, cpu_s=10.0, loop_s=0.01, cores=1, past_caches="A=B"),
+        "of it for copying batches into shared memory; workers would hardly change that on 1 core, so a sample itself must become cheaper "
+        "(10.0 ms now)",
+    ),
     "large samples that compute": (
         replace(WAITS, cores=3, past_caches="A=B"),
         "2 workers on 3 cores are all there can be, so a sample itself must become cheaper (36.0 ms now)",
@@ -154,6 +159,11 @@ CASES = {
         "workers would hardly change that on 1 core, so a sample itself must become cheaper (10.0 ms now)",
     ),
 }
+
+
+@pytest.mark.parametrize("name", ["large copies without workers", "large samples that compute"])
+def test_copies_past_the_caches_are_offered_to_workers_that_copy_alone(name: str) -> None:
+    assert "A=B" not in verdict(CASES[name][0])
 
 
 @pytest.mark.parametrize("name", CASES)

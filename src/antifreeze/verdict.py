@@ -258,7 +258,7 @@ def _cheaper(cause: Cause, counted: Counted) -> str:
     how = ""
     if cause is Cause.WAITING:
         how = ": antifreeze.cached keeps samples in local files"
-    elif cause is Cause.TRANSPORT and counted.past_caches:
+    elif cause is Cause.TRANSPORT and counted.past_caches and counted.workers:  # without any nothing was gained
         gain = "1.1× to 1.5× as fast to a GPU where that was measured"
         how = f": with {counted.past_caches} before `python`, copies go past the processor's caches: {gain}"
     return f"a sample itself must become cheaper ({_per_sample(counted)} now){how}"
