@@ -26,6 +26,12 @@ def maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "maps"
 
 
+def line_of(shared: mmap.mmap) -> str:
+    """What the maps of this process say of it."""
+    place = f"{ctypes.addressof(ctypes.c_char.from_buffer(shared)):x}-"
+    return next(line for line in Path("/proc/self/maps").read_text().splitlines(keepends=True) if line.startswith(place))
+
+
 @pytest.mark.parametrize(
     ("lines", "named"),
     [
@@ -48,11 +54,33 @@ def test_what_is_taken_for_shared(maps: Path, lines: str, named: str) -> None:
 def test_memory_of_pythons_own_counts_beside_a_drivers(maps: Path) -> None:
     with mmap.mmap(-1, mmap.PAGESIZE) as shared:
         shared[0] = 1
-        place = f"{ctypes.addressof(ctypes.c_char.from_buffer(shared)):x}-"
-        own = next(line for line in Path("/proc/self/maps").read_text().splitlines(keepends=True) if line.startswith(place))
-        maps.write_text(DRIVER + own)
+        maps.write_text(DRIVER + line_of(shared))
         assert "(/dev/zero)" in outside.shares_memory(None)
     assert outside.shares_memory(None) == "", "it is closed, and what lies there is nobody's"
+
+
+def test_a_kind_of_the_users_own_counts_too(maps: Path) -> None:
+    class Table(mmap.mmap):
+        """As a data set's own may be."""
+
+    with Table(-1, mmap.PAGESIZE) as shared:
+        maps.write_text(DRIVER + line_of(shared))
+        assert "(/dev/zero)" in outside.shares_memory(None)
+
+
+def test_what_was_looked_at_early_is_not_gone_through_again(maps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mmap.mmap(-1, mmap.PAGESIZE) as shared:
+        maps.write_text(DRIVER)
+        of_driver = outside.whose_nameless()
+        assert list(of_driver.values()) == [False]
+        maps.write_text(DRIVER + line_of(shared))
+        assert "(/dev/zero)" in outside.shares_memory(None, of_driver), "what came later is not the driver's because that was looked at"
+        both = outside.whose_nameless()
+        assert sorted(both.values()) == [False, True]
+        monkeypatch.setattr(outside.gc, "get_referrers", pytest.fail)
+        assert "(/dev/zero)" in outside.shares_memory(None, both)
+        maps.write_text(DRIVER)
+        assert outside.shares_memory(None, both) == ""
 
 
 def test_what_cannot_be_told_counts(maps: Path) -> None:

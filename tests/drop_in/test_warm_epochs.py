@@ -386,6 +386,22 @@ class Told(Dataset):  # type: ignore[type-arg]
         return int(epoch.value if hasattr(epoch, "value") else epoch["now"] if hasattr(epoch, "keys") else epoch[0])
 
 
+def test_the_loop_is_not_held_up_by_the_look_for_what_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a driver's memory all objects are gone through, for some ten milliseconds: while the workers come up, and never after that."""
+    maps, looks = tmp_path / "maps", []
+    maps.write_text("10000-11000 rw-s 00000000 00:06 143 /dev/nvidia0\n12000-13000 rw-s 00000000 00:01 3098 /dev/zero (deleted)\n")
+    monkeypatch.setattr("antifreeze.delivery.outside._MAPS", maps)
+    monkeypatch.setattr("antifreeze.delivery.outside._maps_of_python", lambda: looks.append(len(looks)) or [])
+    with antifreeze.DataLoader(Augmented(), BATCH, num_workers=2, persistent_workers=True) as loader:
+        batches = iter(loader)
+        assert len(looks) == 1
+        list(batches)
+        for _ in range(2):
+            list(loader)
+        assert loader.report().loaded_ahead
+    assert len(looks) == 1
+
+
 @pytest.mark.leaves("descriptor", why="multiprocessing keeps the memory of its values for others")
 @pytest.mark.parametrize("way", ["value", "tensor", "manager", "thread"])
 def test_an_epoch_that_workers_are_told_through_shared_memory_is_seen_by_all_its_samples(way: str) -> None:

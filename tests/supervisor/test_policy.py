@@ -62,6 +62,20 @@ def test_of_many_workers_not_every_row_is_heard(
 
 
 @pytest.mark.parametrize(
+    ("workers", "batch_bytes", "expected"),
+    [
+        (2, 100_000, 1),
+        (14, 100_000, 1),  # batches for all workers cost little, and a batch is one task
+        (14, None, 5),  # how large they are is not known yet
+        (14, 3 << 20, 2),  # 21 batches of two tasks
+        (14, 38 << 20, 5),  # large ones: few in flight, so tasks are shorter
+    ],
+)
+def test_batches_of_quick_samples_are_split_only_where_they_are_large(workers: int, batch_bytes: int | None, expected: int) -> None:
+    assert tasks_per_batch(64, workers, FAST, True, batch_bytes) == expected
+
+
+@pytest.mark.parametrize(
     ("rows", "workers", "together", "expected"), [(32, 1, 256, 12), (32, 1, 32, 3), (32, 2, 128, 12), (1000, 1, 32, 3)]
 )
 def test_batches_of_coroutines_in_flight(rows: int, workers: int, together: int, expected: int) -> None:
@@ -90,7 +104,7 @@ def test_what_is_in_flight_gives_every_worker_a_task_and_another_that_waits(work
 
 @pytest.mark.parametrize(
     ("workers", "tasks", "asked", "expected"),
-    [(4, 1, None, 6), (1, 1, None, 3), (16, 1, None, 24), (4, 4, None, 3), (4, 2, None, 5), (16, 6, None, 7), (4, 2, 12, 12), (4, 1, 1, 1)],
+    [(4, 1, None, 9), (1, 1, None, 3), (16, 1, None, 33), (4, 4, None, 3), (4, 2, None, 5), (16, 6, None, 7), (4, 2, 12, 12), (4, 1, 1, 1)],
 )
 def test_batches_in_flight(workers: int, tasks: int, asked: int | None, expected: int) -> None:
     assert batches_in_flight(workers, tasks, asked, batch_bytes=1 << 20) == expected

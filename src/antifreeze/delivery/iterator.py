@@ -294,6 +294,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             begin_streams(flights, resume, self._num_workers, self._batch_rows, self._options.lost_stream)
         if self._num_workers:
             self._ask_for_first(flights)
+        if flights.next_epoch is not None and not goes_on:
+            flights.next_epoch.look_early()
         self._clock.made()
 
     def _ask_for_first(self, flights: Flights) -> None:

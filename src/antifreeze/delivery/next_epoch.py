@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 
 from antifreeze.delivery.ledger import Warmth
-from antifreeze.delivery.outside import shares_memory
+from antifreeze.delivery.outside import shares_memory, whose_nameless
 from antifreeze.options import Options, UnevenChoice, WorkerKind
 from antifreeze.plan.foresight import Foreseen, can_foresee, foresee, words_between
 from antifreeze.plan.map_plan import PlannedBatch, Quarantine
@@ -63,11 +63,18 @@ class NextEpoch:
         self._warmth = warmth
         self.drawn = Drawn()
         self._ahead: _Ahead | None = None
+        self._nameless: dict[str, bool] | None = None
         self._looked = False  # for memory that is shared
 
     def __repr__(self) -> str:
         ahead = 0 if self._ahead is None else len(self._ahead.batches)
         return f"<NextEpoch: {ahead} batches ahead, {self._warmth.misses} wrong guesses in a row>"
+
+    def look_early(self) -> None:
+        """Workers have been started, and the loop will wait for them: what of the look for shared memory takes long is done now, and
+        not where a GPU would wait."""
+        if not self._looked and self._nameless is None:
+            self._nameless = whose_nameless()
 
     def go_on(self, giver: Giver, base_seed: int, epoch: int) -> None:
         """The order of this epoch is drawn to its end: as much of the next one as there is room for."""
@@ -89,7 +96,7 @@ class NextEpoch:
     def _may_guess(self) -> bool:
         if not self._looked:
             self._looked = True
-            self._warmth.why_not = shares_memory(self._dataset)
+            self._warmth.why_not = shares_memory(self._dataset, self._nameless)
         return not self._warmth.why_not
 
     def _guess(self, base_seed: int, epoch: int) -> _Ahead:

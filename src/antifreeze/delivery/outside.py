@@ -13,6 +13,7 @@ import ctypes
 import gc
 import mmap
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,23 +32,42 @@ _FROZEN_BY_PYTHON = 10_000
 frozen is not listed."""
 
 
-def shares_memory(dataset: Any) -> str:
-    """With whom, in words; empty where no such memory is found."""
+def whose_nameless() -> dict[str, bool]:
+    """Beside a device's driver, the places of memory without a name, as far as can be told: whether it is an mmap of Python's. Goes
+    through all objects there are, which with a GPU's libraries loaded takes some ten milliseconds: best done while the loop waits."""
+    try:
+        shared = _shared()
+    except OSError:
+        return {}
+    places = [place for place, name in shared.items() if name == _NAMELESS]
+    if not places or not any(map(_is_device, shared.values())) or gc.get_freeze_count() > _FROZEN_BY_PYTHON:
+        return {}
+    pythons = _maps_of_python()
+    return {place: any(at in _range(place) for at in pythons) for place in places}
+
+
+def shares_memory(dataset: Any, looked: dict[str, bool] | None = None) -> str:
+    """With whom, in words; empty where no such memory is found. `looked`: what whose_nameless() said before."""
     managers: Any = sys.modules.get("multiprocessing.managers")  # not imported: nobody has a proxy
     for path, part in walk(dataset, "dataset") if managers else ():
         if isinstance(part, managers.BaseProxy):
             return f"{path} ({type(part).__name__}) is shared with a manager"
     try:
-        lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
+        shared = _shared()
     except OSError:
         return "what this process shares with others cannot be read"
-    shared = dict(filter(None, map(_written_to, lines)))
-    names = {place: name for place, name in shared.items() if not _is_device(name)}
-    if len(names) < len(shared) and _NAMELESS in names.values() and gc.get_freeze_count() <= _FROZEN_BY_PYTHON:
-        pythons = _maps_of_python()
-        names = {place: name for place, name in names.items() if name != _NAMELESS or any(at in _range(place) for at in pythons)}
-    name = next(iter(names.values()), None)
-    return "" if name is None else f"this process shares memory with others ({name}), and they may change it between two epochs"
+    nameless = {place for place, name in shared.items() if name == _NAMELESS}
+    pythons = looked if looked is not None and looked.keys() >= nameless else whose_nameless()
+    for place, name in shared.items():
+        if not _is_device(name) and (name != _NAMELESS or pythons.get(place, True)):
+            return f"this process shares memory with others ({name}), and they may change it between two epochs"
+    return ""
+
+
+def _shared() -> dict[str, str]:
+    """What is written to and shared, by its place."""
+    lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
+    return dict(filter(None, map(_written_to, lines)))
 
 
 def _written_to(line: str) -> tuple[str, str] | None:
@@ -69,10 +89,17 @@ def _range(place: str) -> range:
 
 
 def _maps_of_python() -> list[int]:
-    """Where the mmap objects lie that are written to."""
+    """Where the mmap objects lie that are written to. Every object refers to its type, so one pass in C finds them."""
     found = []
-    for each in gc.get_objects():
+    each: Any
+    for each in gc.get_referrers(*_and_subclasses(mmap.mmap)):
         if issubclass(type(each), mmap.mmap):
             with suppress(TypeError, ValueError):  # it is not written to, or closed
                 found.append(ctypes.addressof(ctypes.c_char.from_buffer(each)))
     return found
+
+
+def _and_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _and_subclasses(each)

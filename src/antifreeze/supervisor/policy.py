@@ -11,8 +11,8 @@ TASK_NS = 3_000_000
 LARGE_BATCH_BYTES = 16 << 20
 MANY_WORKERS = 8
 SPLIT_BATCHES = 6
-"""With batches split among workers, about this many in flight keep all of them busy."""
-
+"""With batches split among workers, about this many in flight keep all of them busy: where batches are large, more tasks of each are
+better than more batches."""
 
 THREAD_TASK_NS = 100_000_000
 """Handing a task to a thread costs all threads: there is one GIL. So where samples take long (they wait), a thread gets many at once."""
@@ -20,12 +20,17 @@ THREAD_TASK_NS = 100_000_000
 LONG_SAMPLE_NS, TOGETHER_IN_THREADS = 250_000_000, 16
 
 AHEAD_BYTES = 64 << 20
-"""What batches in flight may take for the sake of longer tasks."""
+"""What batches in flight may take for the sake of longer tasks: each one costs the loop some forty microseconds (decision 0026)."""
 
 MANY_TO_HEAR, RESULT_NS, LAST_RESULT_NS = 16, 3_000_000, 1_000_000
 """Of more workers than that the loop would hear nothing but results, and each costs a worker that shares its core with many: a task
 takes so long for each of them, and there are some hundred a second in all. Where the epoch ends tasks are shorter, so that workers do
 not wait long for the last of them."""
+
+
+def small_or_few(batch_bytes: int | None) -> int:
+    """How many batches may be in flight so that tasks need not be cut shorter: few of them, or as many as are small."""
+    return max(SPLIT_BATCHES, AHEAD_BYTES // batch_bytes) if batch_bytes else SPLIT_BATCHES
 
 
 def tasks_per_batch_in_threads(rows: int, workers: int, sample_ns: int | None, splittable: bool, batch_bytes: int | None) -> int:
@@ -34,11 +39,10 @@ def tasks_per_batch_in_threads(rows: int, workers: int, sample_ns: int | None, s
         return 1
     if sample_ns is None:
         return min(rows, workers)
-    batches = max(SPLIT_BATCHES, AHEAD_BYTES // max(1, batch_bytes or 1))
     by_time = rows * sample_ns // THREAD_TASK_NS
     if sample_ns < LONG_SAMPLE_NS:  # what threads wait for each other is in it: many tasks would make it longer still
         by_time = min(by_time, -(-rows // TOGETHER_IN_THREADS))
-    return int(max(1, min(rows, workers, max(by_time, -(-2 * workers // batches)))))
+    return int(max(1, min(rows, workers, max(by_time, -(-2 * workers // small_or_few(batch_bytes or 1))))))
 
 
 def slept_through(tasks: int, workers: int) -> int:
@@ -53,28 +57,26 @@ def tasks_per_batch(
     """In how many tasks a batch is given out; nothing is known of the samples' cost before the first one is done."""
     if not splittable or workers <= 1:
         return 1
-    task_ns, batches = TASK_NS, SPLIT_BATCHES
-    if workers > MANY_TO_HEAR:
-        task_ns = (LAST_RESULT_NS if ending else RESULT_NS) * workers
-        batches = max(batches, AHEAD_BYTES // batch_bytes) if batch_bytes else batches
+    task_ns = TASK_NS if workers <= MANY_TO_HEAR else (LAST_RESULT_NS if ending else RESULT_NS) * workers
     by_time = workers if sample_ns is None else rows * sample_ns // task_ns
-    for_few_batches = -(-2 * workers // batches)
+    for_few_batches = -(-2 * workers // small_or_few(batch_bytes))
     return int(max(1, min(rows, workers, max(by_time, for_few_batches))))
 
 
 def batches_in_flight(workers: int, tasks: int, asked: int | None, batch_bytes: int | None = None) -> int:
     """How many batches are loaded ahead of the loop: enough that every worker has one task and another waiting; and one more
     against uneven samples, unless that would cost much memory. (Among many workers one is always late, and torch would have
-    twice as many batches in flight as there are workers.) Where batches are small, each of many workers has two waiting: with one, a
+    twice as many batches in flight as there are workers.) Each of many workers has two waiting where batches are small: with one, a
     late worker holds up the batch that is next, and meanwhile the others run out of tasks."""
     if asked is not None:
         return asked
+    of_each = 3 if workers > MANY_TO_HEAR else 2
+    ample = -(-of_each * workers // tasks) + 1
+    if batch_bytes is not None and ample * batch_bytes <= AHEAD_BYTES:
+        return ample
     if tasks == 1:
         return workers + max(2, workers // 2)
     more = workers >= MANY_WORKERS or (batch_bytes is not None and batch_bytes < LARGE_BATCH_BYTES)
-    two_waiting = -(-3 * workers // tasks) + 1
-    if workers > MANY_TO_HEAR and batch_bytes is not None and two_waiting * batch_bytes <= AHEAD_BYTES:
-        return two_waiting
     return max(2, -(-2 * workers // tasks)) + more
 
 
