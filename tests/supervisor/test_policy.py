@@ -11,6 +11,7 @@ from antifreeze.supervisor.policy import (
     TASK_NS,
     RestartBudget,
     batches_in_flight,
+    few_or_small,
     slept_through,
     stall_intervals_s,
     tasks_per_batch,
@@ -51,28 +52,30 @@ def test_tasks_per_batch(rows: int, workers: int, sample_ns: int | None, splitta
         (32, 10_000_000, 100_000, False, 3),  # tasks of 96 ms: some three hundred results a second
         (64, 10_000_000, 100_000, False, 1),
         (64, 10_000_000, 100_000, True, 5),  # the last ones are shorter
-        (64, None, None, False, 32),  # the first batch should come soon
+        (64, None, 0, False, 32),  # the first batch should come soon
         (64, 10_000_000, 64 << 20, False, 22),  # large batches: few in flight
     ],
 )
-def test_of_many_workers_not_every_row_is_heard(
-    workers: int, sample_ns: int | None, batch_bytes: int | None, ending: bool, expected: int
-) -> None:
-    assert tasks_per_batch(32, workers, sample_ns, True, batch_bytes, ending) == expected
+def test_of_many_workers_not_every_row_is_heard(workers: int, sample_ns: int | None, batch_bytes: int, ending: bool, expected: int) -> None:
+    assert tasks_per_batch(32, workers, sample_ns, True, few_or_small(batch_bytes), ending) == expected
 
 
 @pytest.mark.parametrize(
-    ("workers", "batch_bytes", "expected"),
+    ("workers", "batch_bytes", "budget_bytes", "expected"),
     [
-        (2, 100_000, 1),
-        (14, 100_000, 1),  # batches for all workers cost little, and a batch is one task
-        (14, None, 5),  # how large they are is not known yet
-        (14, 3 << 20, 2),  # 21 batches of two tasks
-        (14, 38 << 20, 5),  # large ones: few in flight, so tasks are shorter
+        (2, 100_000, None, 1),
+        (14, 100_000, None, 1),  # batches for all workers cost little, and a batch is one task
+        (14, 0, None, 5),  # how large they are is not known yet
+        (14, 3 << 20, None, 2),  # 21 batches of two tasks
+        (14, 38 << 20, None, 5),  # large ones: few in flight, so tasks are shorter
+        (14, 3 << 20, 16 << 20, 7),  # four of them may be in flight
+        (14, 3 << 20, 3 << 20, 14),  # one: all workers make it together
     ],
 )
-def test_batches_of_quick_samples_are_split_only_where_they_are_large(workers: int, batch_bytes: int | None, expected: int) -> None:
-    assert tasks_per_batch(64, workers, FAST, True, batch_bytes) == expected
+def test_batches_of_quick_samples_are_split_only_where_they_are_large(
+    workers: int, batch_bytes: int, budget_bytes: int | None, expected: int
+) -> None:
+    assert tasks_per_batch(64, workers, FAST, True, few_or_small(batch_bytes, budget_bytes)) == expected
 
 
 @pytest.mark.parametrize(
@@ -175,7 +178,7 @@ def test_each_pause_between_stall_reports_is_twice_the_one_before(first_s: float
 @pytest.mark.parametrize(
     ("rows", "workers", "sample_ns", "splittable", "batch_bytes", "tasks"),
     [
-        (32, 64, None, True, None, 32),  # nothing is known: the first batch comes soonest
+        (32, 64, None, True, 0, 32),  # nothing is known: the first batch comes soonest
         (32, 64, 10_000_000, True, 100_000, 2),  # waiting: 16 samples at a time
         (32, 64, 60_000_000, True, 100_000, 2),  # waiting for each other counts too, and does not lead to more tasks
         (32, 64, 2_000_000_000, True, 100_000, 32),  # long samples are shared out
@@ -185,6 +188,6 @@ def test_each_pause_between_stall_reports_is_twice_the_one_before(first_s: float
     ],
 )
 def test_threads_get_many_samples_at_once(
-    rows: int, workers: int, sample_ns: int | None, splittable: bool, batch_bytes: int | None, tasks: int
+    rows: int, workers: int, sample_ns: int | None, splittable: bool, batch_bytes: int, tasks: int
 ) -> None:
-    assert tasks_per_batch_in_threads(rows, workers, sample_ns, splittable, batch_bytes) == tasks
+    assert tasks_per_batch_in_threads(rows, workers, sample_ns, splittable, few_or_small(batch_bytes)) == tasks

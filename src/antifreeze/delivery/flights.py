@@ -2,7 +2,7 @@
 
     plan ──plan_ahead──▶ planned (indices only) ──submit──▶ in flight (slots) ──pick──▶ resolved ──let_go
 
-1. Fewer batches are in flight than are planned: a few, however many workers there are.
+1. Not more batches are in flight than are planned: a few where they are large, otherwise two for each worker (policy.py).
 2. A batch is in flight under a ticket of its own until it is let go; in order means in the order in which they were put there.
 3. What of the next epoch is given out ahead of it (next_epoch.py) is not in flight here until that epoch has begun.
 4. A batch that the loop itself made while it waited for others is in flight like them, and there already.
@@ -26,7 +26,14 @@ from antifreeze.options import Options, WorkerKind
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch
 from antifreeze.plan.stream_plan import StreamPlan
 from antifreeze.signals import came_from_signal
-from antifreeze.supervisor.policy import batches_in_flight, tasks_per_batch, tasks_per_batch_in_threads, window_batches, within_budget
+from antifreeze.supervisor.policy import (
+    batches_in_flight,
+    few_or_small,
+    tasks_per_batch,
+    tasks_per_batch_in_threads,
+    window_batches,
+    within_budget,
+)
 from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.tasks import Batch, Phase
 from antifreeze.supervisor.work import Content
@@ -260,21 +267,18 @@ class Flights:
             self.pool.submit(ticket, content, self._shape.batch_rows, 1, worker, stream=stream)
 
     def _tasks_for(self, rows: int) -> int:
-        workers, sample_ns = self.workers, self.pool.costs.sample_ns
+        workers, sample_ns, may_split = self.workers, self.pool.costs.sample_ns, self._may_split
+        size, budget_bytes = self._ledger.timing.largest_bytes, self._options.memory_budget_bytes
         if self._shape.together > 1:
-            return max(1, -(-rows // self._shape.together)) if self._may_split else 1
+            return max(1, -(-rows // self._shape.together)) if may_split else 1
         if self._options.workers is WorkerKind.THREAD:
-            return tasks_per_batch_in_threads(rows, workers, sample_ns, self._may_split, self._batch_bytes())
-        return tasks_per_batch(rows, workers, sample_ns, self._may_split, self._batch_bytes(), self.finished)
+            return tasks_per_batch_in_threads(rows, workers, sample_ns, may_split, few_or_small(size or 1, budget_bytes))
+        return tasks_per_batch(rows, workers, sample_ns, may_split, few_or_small(size, budget_bytes), self.finished)
 
     def task_ns(self) -> int:
         """What a worker needs for one task, as far as is known; 0 where it awaits many samples together."""
         rows, sample_ns = self._shape.batch_rows or 1, self.pool.costs.sample_ns or 0
         return rows * sample_ns // self._tasks_for(rows) if self._shape.together <= 1 else 0
-
-    def _batch_bytes(self) -> int | None:
-        timing = self._ledger.timing
-        return timing.delivered_bytes // timing.batches if timing.batches else None
 
     @property
     def _may_split(self) -> bool:
@@ -288,7 +292,7 @@ class Flights:
         timing = self._ledger.timing
         if self._options.memory_budget_bytes is not None and not timing.batches:
             return 1  # how large a batch is, the first one tells
-        wanted = batches_in_flight(self.workers, tasks, asked, self._batch_bytes())
+        wanted = batches_in_flight(self.workers, tasks, asked, timing.largest_bytes or None)
         if asked is None:
             wanted = max(wanted, self._to_fill_windows())
         return min(within_budget(wanted, timing.largest_bytes, self._options.memory_budget_bytes), self.look_ahead)

@@ -4,7 +4,7 @@
 
 1. The sampler is advanced exactly as far as torch advances it: prefetch_factor × num_workers batches at the start, then one for
    each batch delivered. (With on_bad_sample other than "raise": LOOK_AHEAD batches, so that what moves up does not depend on workers.)
-2. Fewer batches than that are in flight: a few, however many workers there are.
+2. Not more than that are in flight: a few where batches are large, otherwise two for each worker.
 3. A batch is delivered once, or its error is raised once; then the next one follows.
 4. `state_dict` speaks of what was delivered, not of what is in flight.
 """

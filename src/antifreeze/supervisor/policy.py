@@ -28,13 +28,14 @@ takes so long for each of them, and there are some hundred a second in all. Wher
 not wait long for the last of them."""
 
 
-def small_or_few(batch_bytes: int | None) -> int:
+def few_or_small(batch_bytes: int, budget_bytes: int | None = None) -> int:
     """How many batches may be in flight so that tasks need not be cut shorter: few of them, or as many as are small."""
-    return max(SPLIT_BATCHES, AHEAD_BYTES // batch_bytes) if batch_bytes else SPLIT_BATCHES
+    batches = max(SPLIT_BATCHES, AHEAD_BYTES // batch_bytes) if batch_bytes else SPLIT_BATCHES
+    return within_budget(batches, batch_bytes, budget_bytes)
 
 
-def tasks_per_batch_in_threads(rows: int, workers: int, sample_ns: int | None, splittable: bool, batch_bytes: int | None) -> int:
-    """The same where workers are threads: few tasks, and so many batches in flight, as long as these are small."""
+def tasks_per_batch_in_threads(rows: int, workers: int, sample_ns: int | None, splittable: bool, batches: int) -> int:
+    """The same where workers are threads: few tasks of so many `batches` in flight."""
     if not splittable or workers <= 1:
         return 1
     if sample_ns is None:
@@ -42,7 +43,7 @@ def tasks_per_batch_in_threads(rows: int, workers: int, sample_ns: int | None, s
     by_time = rows * sample_ns // THREAD_TASK_NS
     if sample_ns < LONG_SAMPLE_NS:  # what threads wait for each other is in it: many tasks would make it longer still
         by_time = min(by_time, -(-rows // TOGETHER_IN_THREADS))
-    return int(max(1, min(rows, workers, max(by_time, -(-2 * workers // small_or_few(batch_bytes or 1))))))
+    return int(max(1, min(rows, workers, max(by_time, -(-2 * workers // batches)))))
 
 
 def slept_through(tasks: int, workers: int) -> int:
@@ -52,15 +53,15 @@ def slept_through(tasks: int, workers: int) -> int:
 
 
 def tasks_per_batch(
-    rows: int, workers: int, sample_ns: int | None, splittable: bool, batch_bytes: int | None = None, ending: bool = False
+    rows: int, workers: int, sample_ns: int | None, splittable: bool, batches: int = SPLIT_BATCHES, ending: bool = False
 ) -> int:
-    """In how many tasks a batch is given out; nothing is known of the samples' cost before the first one is done."""
+    """In how many tasks a batch is given out, of which so many `batches` may be in flight; nothing is known of the samples' cost before the
+    first one is done."""
     if not splittable or workers <= 1:
         return 1
     task_ns = TASK_NS if workers <= MANY_TO_HEAR else (LAST_RESULT_NS if ending else RESULT_NS) * workers
     by_time = workers if sample_ns is None else rows * sample_ns // task_ns
-    for_few_batches = -(-2 * workers // small_or_few(batch_bytes))
-    return int(max(1, min(rows, workers, max(by_time, for_few_batches))))
+    return int(max(1, min(rows, workers, max(by_time, -(-2 * workers // batches)))))
 
 
 def batches_in_flight(workers: int, tasks: int, asked: int | None, batch_bytes: int | None = None) -> int:
