@@ -104,8 +104,7 @@ VERDICT_HEAD = ("task", "best of ours", "× torch 2w", "ours, auto", "must reach
 
 def verdict(task: Task, lines: Sequence[Line], base: Line) -> list[str]:
     """Ours beside the best of the others and beside what was promised."""
-    free = task.concurrency > 0 and f"{OURS}, auto"  # it has as many reads at a time as it likes
-    same = [line for line in lines if line.is_same_work and line.title != free]
+    same = comparable(task, lines)
     ours, others = best(line for line in same if line.is_ours), best(line for line in same if not line.is_ours)
     mine, theirs = ours and ratio_to(ours, base), others and ratio_to(others, base)
     against = ratio_to(ours, others) if ours and others else None
@@ -123,6 +122,12 @@ def verdict(task: Task, lines: Sequence[Line], base: Line) -> list[str]:
         ratio(against) if against else "",
         "yes" if kept else "NO",
     ]
+
+
+def comparable(task: Task, lines: Iterable[Line]) -> list[Line]:
+    """Those that did the same work, with as many reads at a time."""
+    free = task.concurrency > 0 and f"{OURS}, auto"  # it has as many as it likes
+    return [line for line in lines if line.is_same_work and line.title != free]
 
 
 def _named(line: Line) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import machine
 from peer_bench import Bench, Pace, Rounds, TimeIsUp, lines_of
+from peer_chart import chart
 from peer_journal import Journal, Look, read_all
 from peer_report import VERDICT_HEAD, Line, table, verdict
 from peers import NAMES
@@ -126,6 +127,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         default=[],
         help="print what --save kept, and measure nothing; several: the rounds of all",
     )
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="also draw what was measured, as one SVG")
     chosen = parser.parse_args(given)
     chosen.workloads, chosen.peers = chosen.workloads.split(","), chosen.peers.split(",")
     for name in chosen.workloads:
@@ -194,6 +196,8 @@ def measure_and_print(bench: Bench, tasks: Sequence[Task], chosen: argparse.Name
     for name, lines in found.items():
         print(f"\n{text_of(TASKS[name], lines, chosen.markdown)}")
     print(f"\n{verdicts_of(found, chosen.markdown)}")
+    if chosen.chart:
+        chosen.chart.write_text(chart(found, TASKS, "; ".join(described[:2])), encoding="utf-8")
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import TensorDataset
 
-from peers.contract import MORE_READS, TUNES_ITSELF_S, Entry, Epochs, Peer, Setting, Task, forever
+from peers.contract import A_CALL_A_ROW, MORE_READS, TUNES_ITSELF_S, Entry, Epochs, Peer, Setting, Task, forever
 from workloads import WORKLOADS, Rows, SlowReadsAsync, rows
 
 OURS = "antifreeze"
@@ -56,7 +56,7 @@ def one_each(task: Task, settings: tuple[Setting, ...]) -> list[Entry]:
         return [
             Entry(f"{OURS}, {setting.name}{named}", (replace(setting, options={**setting.options, "kind": kind}),))
             for setting in settings
-            for kind, named in (("picked", ""), ("", ", a call for each row"))
+            for kind, named in (("picked", ""), ("", f", {A_CALL_A_ROW}"))
         ]
     kinds = ("TensorDataset", "__getitems__") if task.name == "rows-batch" else ("",)
     return [

@@ -43,7 +43,7 @@ TASKS: dict[str, Task] = {
         Task("rows", "16 floats + label, batch 256, by __getitem__", "rows", 200_000, 256, 3.5),
         Task("rows-batch", "the same rows, array-backed or by __getitems__", "rows-batch", 200_000, 256, 26.0),
         Task("images", "3×224×224 float32, batch 64", "images", 4096, 64, 6.0),
-        Task("jpeg", "JPEG 500×375, decoded, random-resized-crop 224, flip, float, batch 64", "jpeg", 4096, 64, 1.5),
+        Task("jpeg", "JPEG 500×375, random-resized-crop 224, flip, batch 64", "jpeg", 4096, 64, 1.5),
         Task("reads-32", "3 KB in 10 ms, batch 32, 32 reads at a time", "slow-reads", 65_536, 32, None, concurrency=32),
         Task("reads-64", "3 KB in 10 ms, batch 32, 64 reads at a time", "slow-reads", 65_536, 32, None, concurrency=64),
         Task("reads-256", "3 KB in 10 ms, batch 32, 256 reads at a time", "slow-reads", 65_536, 32, None, concurrency=256),
@@ -77,6 +77,9 @@ class Setting:
     whole_epochs: bool = False
     """For one that loads far ahead while an epoch begins: the beginnings count, or what is measured is how fast it hands over."""
 
+
+A_CALL_A_ROW = "a call for each row"
+"""At the end of the title of a row of ours whose `__getitem__` is not seen through."""
 
 STORED_ORDER, MORE_READS = "in stored order", "more reads at a time"
 """At the end of the title of a row that is not shuffled, or not at the same concurrency: shown, but nobody is compared with it."""

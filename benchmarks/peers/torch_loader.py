@@ -10,20 +10,21 @@ from workloads import WORKLOADS
 
 PEER = Peer("torch", "torch DataLoader", ())
 BASE = "torch DataLoader, 2 workers"
+BEST = "torch DataLoader, best"
 HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 
 
 def entries(task: Task) -> list[Entry]:
     base = Entry(BASE, (measure_of_all(task),))
     if task.concurrency:
-        return [base, Entry("torch DataLoader, best", (workers(task.concurrency), workers(task.concurrency, prefetch_factor=1)))]
+        return [base, Entry(BEST, (workers(task.concurrency), workers(task.concurrency, prefetch_factor=1)))]
     without = Setting("no workers", {"num_workers": 0})
     huge = Setting("no workers, huge pages", {"num_workers": 0}, HUGE_PAGES)
     warm = Setting("no workers, malloc kept warm", {"num_workers": 0}, WARM_MALLOC)
     deep = workers(2, prefetch_factor=8)
     deep_warm = Setting("2 workers, malloc kept warm", workers(2).options, WARM_MALLOC)
     large = (huge, warm, deep_warm) if task.workload in ("images", "jpeg") else ()
-    return [base, Entry("torch DataLoader, best", (without, *large, workers(1), deep))]
+    return [base, Entry(BEST, (without, *large, workers(1), deep))]
 
 
 def measure_of_all(task: Task) -> Setting:

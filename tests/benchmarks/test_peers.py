@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import xml.etree.ElementTree
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The modules of the harness, which lie beside its command."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import peer_bench
+    import peer_chart
     import peer_child
     import peer_environments
     import peer_journal
@@ -29,6 +31,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     return {
         "bench": peer_bench,
+        "chart": peer_chart,
         "child": peer_child,
         "environments": peer_environments,
         "journal": peer_journal,
@@ -231,6 +234,32 @@ def test_a_promise_is_kept_only_ahead_of_every_peer_and_of_the_factor(parts: Any
     assert found[-1] == kept
     assert found[3] == parts["report"].ratio(ours / 100)
     assert found[5] == "tf.data: AUTOTUNE"
+
+
+def test_the_chart_has_ours_torchs_and_the_fastest_of_the_others(parts: Any) -> None:
+    tasks, base = parts["contract"].TASKS, line(parts, "torch DataLoader, 2 workers", 200.0)
+    others = [line(parts, name, rate) for name, rate in (("A, slow way", 210.0), ("A", 900.0), ("B", 800.0), ("C", 700.0), ("D", 600.0))]
+    ours = [line(parts, "antifreeze, threads", 1600.0), line(parts, "antifreeze, auto", 9000.0, setting="auto")]
+    hidden = [line(parts, "E", 500.0), line(parts, "F, in stored order", 99_000.0), replace(line(parts, "G", 99_000.0), wrong="row 3")]
+    lines = [base, *others, *ours, *hidden, line(parts, "torch DataLoader, best", 300.0)]
+
+    bars = parts["chart"].bars_of(tasks["reads-32"], lines)
+    drawn = parts["chart"].chart({"reads-32": lines, "rows": [ours[0]]}, tasks, "A & B, 2 cores")
+
+    assert [(bar.label, bar.times) for bar in bars] == [
+        ("antifreeze", 8.0),  # not with as many reads as it likes
+        ("A", 4.5),
+        ("B", 4.0),
+        ("C", 3.5),
+        ("D", 3.0),
+        ("torch, its best setting", 1.5),
+        ("torch, 2 workers", 1.0),
+    ]
+    assert parts["chart"].limit_of(tasks["reads-32"], lines) == 16.0
+    assert parts["chart"].limit_of(tasks["rows"], lines) is None
+    assert xml.etree.ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert drawn.count('class="title"') == 1, "rows has nothing to be compared with"
+    assert "A &amp; B, 2 cores" in drawn
 
 
 def test_the_steady_part_of_an_epoch_begins_after_its_first_tenth(parts: Any) -> None:
