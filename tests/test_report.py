@@ -242,7 +242,7 @@ def test_counts_are_shown_with_as_many_digits_as_matter() -> None:
 def test_threads_that_fight_have_a_row_and_the_verdict_leads_there() -> None:
     source = ledger()
     source.costs.own_threads.add(threads=2, looked_ns=200, queued_ns=100)
-    source.costs.cpu_ns = 10**12
+    source.costs.cpu_ns, source.costs.blocked_s = 10**12, 2.0
     report = Report.of(source, cores=2, workers=0)
     assert (report.loading_threads, report.threads_without_core) == (2, 0.5)
     assert "2 threads of this process computed on 2 cores, and one of them had no core for 50% of that time" in (report.crowding or "")

@@ -31,7 +31,7 @@ FINE = Counted(
     persistent=False,
 )
 WAITS = replace(FINE, waited_s=10.0, blocked_s=10.0, fetch_s=36.0, cpu_s=36.0)
-SMALL = replace(FINE, waited_s=0.5, loop_s=0.2, fetch_s=0.1, collate_s=0.3, cpu_s=0.4, batches=20_000, samples=20_000)
+SMALL = replace(FINE, waited_s=0.5, loop_s=0.2, blocked_s=0.4, fetch_s=0.1, collate_s=0.3, cpu_s=0.4, batches=20_000, samples=20_000)
 
 CASES = {
     "nothing": (replace(FINE, loop_s=0.0), "nothing was loaded yet"),
@@ -97,8 +97,16 @@ CASES = {
         "num_workers=3 instead of 2 would be about 1.7× as fast in all",
     ),
     "no core": (
-        replace(WAITS, cpu_s=10.0, queued_s=20.0, workers=16),
+        replace(WAITS, fetch_s=300.0, cpu_s=120.0, queued_s=170.0, workers=16),
         "workers that had no core to run on; 16 workers share 8 cores: num_workers=7 would not fight over them",
+    ),
+    "no core, and nobody of ours has it": (
+        replace(WAITS, fetch_s=19.0, cpu_s=5.0, queued_s=14.0, cores=2),
+        "take the cores (2 workers and the loop had 0.8 of 2 cores), and no setting of the loader brings more of them",
+    ),
+    "no core, as many workers as we chose, and nobody of ours has it": (
+        replace(WAITS, fetch_s=19.0, cpu_s=5.0, queued_s=14.0, cores=2, auto=True),
+        "take the cores (2 workers and the loop had 0.8 of 2 cores), and no setting of the loader brings more of them",
     ),
     "no core, though there is one for each": (
         replace(WAITS, cpu_s=10.0, queued_s=20.0, workers=1, cores=2),
@@ -149,6 +157,10 @@ CASES = {
     "stalls": (
         replace(WAITS, stalls_s=9.0),
         "90% of it for samples that did not come; sample_timeout_s with on_bad_sample ends such waits",
+    ),
+    "auto, most of it before there were workers": (
+        replace(WAITS, fetch_s=36.0, cpu_s=1.0, blocked_s=9.5, cores=2, auto=True),
+        "92% of it for the data set's __getitem__, which itself waits",
     ),
     "no workers": (
         replace(WAITS, workers=0, fetch_s=10.0),

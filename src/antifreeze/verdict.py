@@ -3,7 +3,7 @@
     next() ─┬─ start-up     workers start, the first batch of an epoch; the end of an epoch
             ├─ restarts     a worker was replaced in the meantime
             ├─ stalls       nobody came for so long that a stall report was printed
-            ├─ the workers' stages, where the loop had nothing to do but wait for them, by what they spent their time on:
+            ├─ the stages of loading, where the loop had nothing to do but wait for workers or did it itself, by what took the time:
             │     fetch computing · fetch waiting · fetch without a core · collate · transport
             └─ hand-over    our own work in next(): messages, tensors over the slot, pinning
 
@@ -23,6 +23,8 @@ WAITING_MATTERS = 0.05
 WORKERS_ARE_IDLE = 0.6
 MOST_WAITING_WORKERS = 32
 WORTH_IT = 1.1
+OURS = 0.75
+"""Of the cores: who has less, and stands in a queue for more, stands there behind others."""
 A_STALL_S, A_STALL_TIMES = 1.0, 10.0
 
 
@@ -40,8 +42,8 @@ class Cause(Enum):
 
 @dataclass(frozen=True)
 class Counted:
-    """Seconds, all of them sums; `blocked_s` is the part of next() in which there was nothing to do but wait for workers, without
-    start-up, restarts and stalls. `cores` are those this rank may use."""
+    """Seconds, all of them sums; `blocked_s` is the part of next() in which there was nothing to do but wait for workers, or in which
+    the loop loaded itself, without start-up, restarts and stalls. `cores` are those this rank may use."""
 
     waited_s: float
     loop_s: float
@@ -105,9 +107,7 @@ def waited_for(counted: Counted) -> dict[Cause, float]:
     found = {Cause.START_UP: counted.startup_s, Cause.RESTARTS: counted.restarts_s, Cause.STALLS: counted.stalls_s}
     left_s = max(0.0, counted.waited_s - sum(found.values()))
     stages = _stages(counted)
-    in_stages_s = min(left_s, counted.blocked_s if counted.workers else counted.work_s)
-    if not counted.work_s:
-        in_stages_s = 0.0
+    in_stages_s = min(left_s, counted.blocked_s) if counted.work_s else 0.0
     found |= {cause: in_stages_s * (seconds / counted.work_s) if in_stages_s else 0.0 for cause, seconds in stages.items()}
     found[Cause.HAND_OVER] = left_s - in_stages_s
     return dict(sorted(found.items(), key=lambda item: -item[1]))
@@ -176,7 +176,7 @@ def _advice(cause: Cause, counted: Counted) -> str:
         return said + without if counted.workers and not counted.auto and times >= WORTH_IT else said
     if counted.fight and not counted.workers and cause is not Cause.WAITING:
         return "threads of this process fight over the cores (see threads): torch.set_num_threads(1) or OMP_NUM_THREADS=1 ends that"
-    if cause is Cause.NO_CORE and counted.workers <= max(1, counted.cores - 1):
+    if cause is Cause.NO_CORE and (counted.workers <= max(1, counted.cores - 1) or _had(counted) < OURS * counted.cores):
         return _about_others(counted)
     if counted.auto:
         there = f"{counted.workers} worker{'s' if counted.workers > 1 else ''}" if counted.workers else "none but the loop itself"
@@ -196,11 +196,18 @@ def _advice(cause: Cause, counted: Counted) -> str:
     return _more_workers(cause, counted)
 
 
+def _had(counted: Counted) -> float:
+    """Cores that the workers and the loop had; the loop at most, and one of its threads."""
+    elapsed_s = counted.elapsed_s - counted.startup_s
+    return (counted.cpu_s + elapsed_s - min(elapsed_s, counted.blocked_s)) / elapsed_s if elapsed_s > 0 else math.inf
+
+
 def _about_others(counted: Counted) -> str:
-    """There are cores for all that this loader runs, so others have them."""
-    workers = f"{counted.workers} worker{'s' if counted.workers > 1 else ''} and the loop need {counted.workers + 1}"
-    needed = workers if counted.workers else "the loop needs 1"
-    there = f"{needed} of {_cores(counted.cores)}"
+    """There are cores for all that this loader runs, or it did not have those that there are: so others have them."""
+    who = f"{counted.workers} worker{'s' if counted.workers > 1 else ''} and the loop" if counted.workers else "the loop"
+    each_has_one = counted.workers <= max(1, counted.cores - 1)
+    needed = f"need{'' if counted.workers else 's'} {counted.workers + 1}" if each_has_one else f"had {_had(counted):.1f}"
+    there = f"{who} {needed} of {_cores(counted.cores)}"
     return f"other programs, or other threads of this one, take the cores ({there}), and no setting of the loader brings more of them"
 
 

@@ -101,6 +101,27 @@ def test_a_long_wait_in_which_a_worker_was_replaced_or_stuck_is_put_down_to_that
     assert timing.restarts_ns == 3 * PAUSE_NS, "not a long one"
 
 
+def test_a_long_wait_in_which_workers_were_begun_is_start_up_for_as_long_as_that_took(time: Time) -> None:
+    timing, costs, clock = one_epoch_began()
+    clock.made()
+    step(clock, time, 7)
+    costs.starting_s += PAUSE_NS / 1e9
+    step(clock, time, 3 * PAUSE_NS)
+    assert timing.startup_ns == 7 + PAUSE_NS
+    step(clock, time, 3 * PAUSE_NS)
+    assert (timing.startup_ns, timing.blocked_elsewhere_ns) == (7 + PAUSE_NS, 0)
+
+
+def test_without_workers_the_first_batch_was_loaded_by_the_loop_and_counts_as_that(time: Time) -> None:
+    timing, costs = Timing(), Costs()
+    clock = LoopClock(timing, costs, alone=True)
+    clock.new_epoch()
+    clock.made()
+    costs.blocked_s += PAUSE_NS / 1e9
+    step(clock, time, PAUSE_NS)
+    assert timing.blocked_elsewhere_ns == 0
+
+
 # --- what the process used ---
 
 

@@ -106,7 +106,7 @@ class Ledger:
 
 
 LONG_WAIT_NS = 50_000_000
-"""A shorter wait is not asked whether a worker was replaced, or stuck, in the meantime."""
+"""A shorter wait is not asked whether a worker was replaced, stuck, or begun, in the meantime."""
 
 
 class LoopClock:
@@ -126,7 +126,11 @@ class LoopClock:
         self.entered_at = 0
         self._left_at: int | None = None
         self._at_edge = True
-        self._before = (costs.restarts, costs.stalls, costs.blocked_s)
+        self._before = self._so_far()
+
+    def _so_far(self) -> tuple[int, int, float, float]:
+        costs = self._costs
+        return costs.restarts, costs.stalls, costs.blocked_s, costs.starting_s
 
     def new_epoch(self) -> None:
         self._left_at = None
@@ -135,7 +139,7 @@ class LoopClock:
         self._timing.epochs += 1
         if self._began_at is None:
             self._began_at = time.perf_counter_ns()
-            self._before = (self._costs.restarts, self._costs.stalls, self._costs.blocked_s)
+            self._before = self._so_far()
 
     def made(self) -> None:
         """iter() is about to return."""
@@ -152,7 +156,7 @@ class LoopClock:
         """This next() finds the end of the epoch."""
         self._timing.own.look(self._timing.batches)
         self._timing.own.rest()
-        self._before = (self._costs.restarts, self._costs.stalls, self._costs.blocked_s)
+        self._before = self._so_far()
         self._at_edge = True
 
     def leave(self) -> None:
@@ -175,18 +179,22 @@ class LoopClock:
             timing.own.begin(timing.batches)
             timing.first_batch_ns = waited if timing.first_batch_ns is None else timing.first_batch_ns
         timing.startup_ns += self._made_in if self._alone else waited
-        timing.blocked_elsewhere_ns += int((costs.blocked_s - self._before[2]) * 1e9)
+        if not self._alone:
+            timing.blocked_elsewhere_ns += int((costs.blocked_s - self._before[2]) * 1e9)
         self._at_edge, self._made_in, self._began_at = False, 0, None
-        self._before = (costs.restarts, costs.stalls, costs.blocked_s)
+        self._before = self._so_far()
 
     def _long(self, waited: int) -> None:
-        restarts, stalls, _ = self._before
+        restarts, stalls, _, starting_s = self._before
         timing, costs = self._timing, self._costs
         if costs.restarts > restarts:
             timing.restarts_ns += waited
         elif costs.stalls > stalls:
             timing.stalls_ns += waited
         else:
+            if costs.starting_s > starting_s:
+                timing.startup_ns += min(waited, int((costs.starting_s - starting_s) * 1e9))
+                self._before = self._so_far()
             return
         timing.blocked_elsewhere_ns += waited
-        self._before = (costs.restarts, costs.stalls, costs.blocked_s)
+        self._before = self._so_far()

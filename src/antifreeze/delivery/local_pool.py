@@ -299,6 +299,7 @@ class LocalPool:
             return NOT_PLAIN
         ended, fetched = time.perf_counter_ns(), fetcher.fetched_ns
         self.costs.add(task.batch_rows, fetched - began, ended - fetched, 0, *effort.end(before, ended - began))
+        self.costs.blocked_s += (ended - began) * 1e-9
         if self._copies is not None and ended - fetched > COPIES_MATTER_NS:
             self._copies.add(ended - began)
         return collated
@@ -397,6 +398,7 @@ class LocalPool:
     def _count(self, before: Reading | None, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
         took_ns = fetch_ns + collate_ns + write_ns
         self.costs.add(rows, fetch_ns, collate_ns, write_ns, *self._effort.end(before, took_ns))
+        self.costs.blocked_s += took_ns * 1e-9
         if self._copies is not None and collate_ns + write_ns > COPIES_MATTER_NS:
             self._copies.add(took_ns)
 

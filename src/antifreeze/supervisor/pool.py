@@ -134,9 +134,11 @@ class Pool:
         for number in reversed(staying[max(0, count) :]):
             self._replacing.retire(number)
         self.growth_failed = None
+        began_s = time.monotonic()
         for _ in range(count - len(staying)):
             if not self._replacing.add_worker():
-                return
+                break
+        self.costs.starting_s += time.monotonic() - began_s
 
     def look_after(self) -> None:
         """While the loop does not wait for the pool: what has happened, and who has been at it for too long."""

@@ -91,7 +91,8 @@ class Costs:
     samples: int = 0
     restarts: int = 0
     stalls: int = 0
-    blocked_s: float = 0.0  # the parent's: in next(), with nothing to do but wait for workers
+    blocked_s: float = 0.0  # the parent's: in next(), with nothing to do but wait for workers, or at the stages itself
+    starting_s: float = 0.0  # the parent's: more workers were begun, in the middle of an epoch as well
     hedges: int = 0
     streams_continued: int = 0
     streams_ended: int = 0  # before their end
