@@ -60,7 +60,7 @@ class Timing:
     startup_ns: int = 0
     restarts_ns: int = 0
     stalls_ns: int = 0
-    blocked_elsewhere_ns: int = 0  # of Costs.blocked_s, what belongs to the three above
+    in_stages_elsewhere_ns: int = 0  # of Costs.in_stages_s, what belongs to the three above
     own: OwnUse = field(default_factory=OwnUse)
 
 
@@ -126,7 +126,7 @@ class LoopClock:
         self.entered_at = 0
         self._left_at: int | None = None
         self._at_edge = True
-        self._before = (costs.restarts, costs.stalls, costs.blocked_s)
+        self._before = (costs.restarts, costs.stalls, costs.in_stages_s)
 
     def new_epoch(self) -> None:
         self._left_at = None
@@ -135,7 +135,7 @@ class LoopClock:
         self._timing.epochs += 1
         if self._began_at is None:
             self._began_at = time.perf_counter_ns()
-            self._before = (self._costs.restarts, self._costs.stalls, self._costs.blocked_s)
+            self._before = (self._costs.restarts, self._costs.stalls, self._costs.in_stages_s)
 
     def made(self) -> None:
         """iter() is about to return."""
@@ -152,7 +152,7 @@ class LoopClock:
         """This next() finds the end of the epoch."""
         self._timing.own.look(self._timing.batches)
         self._timing.own.rest()
-        self._before = (self._costs.restarts, self._costs.stalls, self._costs.blocked_s)
+        self._before = (self._costs.restarts, self._costs.stalls, self._costs.in_stages_s)
         self._at_edge = True
 
     def leave(self) -> None:
@@ -175,9 +175,10 @@ class LoopClock:
             timing.own.begin(timing.batches)
             timing.first_batch_ns = waited if timing.first_batch_ns is None else timing.first_batch_ns
         timing.startup_ns += self._made_in if self._alone else waited
-        timing.blocked_elsewhere_ns += int((costs.blocked_s - self._before[2]) * 1e9)
+        if not self._alone:
+            timing.in_stages_elsewhere_ns += int((costs.in_stages_s - self._before[2]) * 1e9)
         self._at_edge, self._made_in, self._began_at = False, 0, None
-        self._before = (costs.restarts, costs.stalls, costs.blocked_s)
+        self._before = (costs.restarts, costs.stalls, costs.in_stages_s)
 
     def _long(self, waited: int) -> None:
         restarts, stalls, _ = self._before
@@ -188,5 +189,5 @@ class LoopClock:
             timing.stalls_ns += waited
         else:
             return
-        timing.blocked_elsewhere_ns += waited
-        self._before = (costs.restarts, costs.stalls, costs.blocked_s)
+        timing.in_stages_elsewhere_ns += waited
+        self._before = (costs.restarts, costs.stalls, costs.in_stages_s)
