@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from antifreeze import DataLoader
 from antifreeze import report as module
 from antifreeze.delivery.bad_samples import BadSampleRecord
-from antifreeze.delivery.ledger import Ledger, OwnUse, Timing
+from antifreeze.delivery.ledger import Decided, Ledger, OwnUse, Timing
 from antifreeze.events import Happening
 from antifreeze.options import OnBadSample
 from antifreeze.report import Report
@@ -139,6 +140,25 @@ def test_the_notebook_shows_a_table_and_no_foreign_markup() -> None:
     assert shown.count("<tr>") == shown.count("</tr>") == len(Report.of(ledger(), cores=4, workers=2)._rows())
 
 
+def test_what_the_loop_loaded_itself_beside_workers_is_no_handing_over() -> None:
+    source = ledger(waited_ns=4 * SECOND)
+    source.costs.add_own(100, 2 * SECOND, SECOND, 0, 3 * SECOND, 0)
+    source.costs.blocked_s = 0.5
+    report = Report.of(source, workers=1, cores=2)
+    assert report.waited_for_s["hand-over"] == pytest.approx(0.5)
+    assert sum(report.waited_for_s.values()) == pytest.approx(report.waited_s)
+
+
+@pytest.mark.parametrize(("num_workers", "says"), [(2, True), ("auto", False)])
+def test_persistent_workers_are_advised_where_workers_do_not_stay_anyway(num_workers: int | str, says: bool) -> None:
+    loader = DataLoader(list(range(8)), num_workers=num_workers)
+    with loader:
+        assert len(list(loader)) == 8
+        loader._ledger = ledger(startup_ns=2 * SECOND)
+        loader._ledger.decided.append(Decided(0, "1 worker process", 1, "of a test"))
+        assert ("persistent_workers=True" in loader.report().verdict) == says
+
+
 def test_what_the_loop_waited_for_adds_up_and_is_shown() -> None:
     source = ledger(startup_ns=SECOND // 2, restarts_ns=SECOND // 4)
     source.costs.cpu_ns, source.costs.blocked_s = 3 * SECOND, 1.0
@@ -242,7 +262,7 @@ def test_counts_are_shown_with_as_many_digits_as_matter() -> None:
 def test_threads_that_fight_have_a_row_and_the_verdict_leads_there() -> None:
     source = ledger()
     source.costs.own_threads.add(threads=2, looked_ns=200, queued_ns=100)
-    source.costs.cpu_ns, source.costs.blocked_s = 10**12, 2.0
+    source.costs.cpu_ns, source.costs.own_ns = 10**12, 10**12
     report = Report.of(source, cores=2, workers=0)
     assert (report.loading_threads, report.threads_without_core) == (2, 0.5)
     assert "2 threads of this process computed on 2 cores, and one of them had no core for 50% of that time" in (report.crowding or "")

@@ -16,7 +16,7 @@ FINE = Counted(
     startup_s=0.0,
     restarts_s=0.0,
     stalls_s=0.0,
-    blocked_s=0.0,
+    in_stages_s=0.0,
     fetch_s=0.0,
     collate_s=0.0,
     write_s=0.0,
@@ -30,8 +30,8 @@ FINE = Counted(
     cores=8,
     persistent=False,
 )
-WAITS = replace(FINE, waited_s=10.0, blocked_s=10.0, fetch_s=36.0, cpu_s=36.0)
-SMALL = replace(FINE, waited_s=0.5, loop_s=0.2, blocked_s=0.4, fetch_s=0.1, collate_s=0.3, cpu_s=0.4, batches=20_000, samples=20_000)
+WAITS = replace(FINE, waited_s=10.0, in_stages_s=10.0, fetch_s=36.0, cpu_s=36.0)
+SMALL = replace(FINE, waited_s=0.5, loop_s=0.2, in_stages_s=0.4, fetch_s=0.1, collate_s=0.3, cpu_s=0.4, batches=20_000, samples=20_000)
 
 CASES = {
     "nothing": (replace(FINE, loop_s=0.0), "nothing was loaded yet"),
@@ -75,15 +75,15 @@ CASES = {
         "2 workers on 3 cores are all there can be, so a sample itself must become cheaper (36.0 ms now)",
     ),
     "batches of one sample, without workers": (
-        replace(SMALL, workers=0),
+        replace(SMALL, workers=0, in_stages_s=0.4),
         "a batch of 1 sample takes 20 µs, and one by a worker costs 0.1 ms more: a larger batch_size shares among more samples what each",
     ),
     "batches of one sample, auto": (
-        replace(SMALL, workers=0, auto=True),
+        replace(SMALL, workers=0, in_stages_s=0.4, auto=True),
         'num_workers="auto" has chosen none but the loop itself on 8 cores; a batch of 1 sample takes 20 µs, and one by a worker',
     ),
     "batches of one sample, with workers": (
-        replace(SMALL, waited_s=3.0, blocked_s=1.0),
+        replace(SMALL, waited_s=3.0, in_stages_s=1.0),
         "that is 0.1 ms for each of 20,000 batches: larger batches need fewer of them, and num_workers=0, which needs none, would be about "
         "5.3× as fast",
     ),
@@ -136,7 +136,7 @@ CASES = {
         "yet the workers were only 50% busy: batches come unevenly, the longest wait was 3.0 s; hedge=True, in_order=False or",
     ),
     "hand-over": (
-        replace(WAITS, blocked_s=1.0),
+        replace(WAITS, in_stages_s=1.0),
         "90% of it for handing batches over; that is 90.0 ms for each of 100 batches: larger batches need fewer of them",
     ),
     "start-up of many epochs": (
@@ -159,7 +159,7 @@ CASES = {
         "90% of it for samples that did not come; sample_timeout_s with on_bad_sample ends such waits",
     ),
     "auto, most of it before there were workers": (
-        replace(WAITS, fetch_s=36.0, cpu_s=1.0, blocked_s=9.5, cores=2, auto=True),
+        replace(WAITS, fetch_s=36.0, cpu_s=1.0, in_stages_s=9.5, cores=2, auto=True),
         "92% of it for the data set's __getitem__, which itself waits",
     ),
     "no workers": (
@@ -190,7 +190,7 @@ def test_what_computes_is_not_offered_a_cache() -> None:
 
 
 def test_the_largest_cause_comes_first_and_fetch_is_parted_by_cpu_time() -> None:
-    causes = waited_for(replace(WAITS, fetch_s=30.0, collate_s=6.0, cpu_s=14.0, queued_s=7.0, waited_s=36.0, blocked_s=36.0))
+    causes = waited_for(replace(WAITS, fetch_s=30.0, collate_s=6.0, cpu_s=14.0, queued_s=7.0, waited_s=36.0, in_stages_s=36.0))
     assert causes[Cause.WAITING] == pytest.approx(15.0)
     assert causes[Cause.COMPUTING] == pytest.approx(10.0)
     assert causes[Cause.COLLATE] == pytest.approx(6.0)
@@ -200,13 +200,13 @@ def test_the_largest_cause_comes_first_and_fetch_is_parted_by_cpu_time() -> None
 
 def test_a_data_set_that_computes_beside_a_long_queue_is_not_said_to_wait() -> None:
     """Collating stands in the queue as well: what it took was once taken off the CPU time alone."""
-    causes = waited_for(replace(WAITS, fetch_s=10.0, collate_s=10.0, cpu_s=10.0, queued_s=10.0, waited_s=20.0, blocked_s=20.0))
+    causes = waited_for(replace(WAITS, fetch_s=10.0, collate_s=10.0, cpu_s=10.0, queued_s=10.0, waited_s=20.0, in_stages_s=20.0))
     assert (causes[Cause.COMPUTING], causes[Cause.NO_CORE], causes[Cause.WAITING]) == pytest.approx((5.0, 5.0, 0.0))
 
 
 def test_a_wait_that_goes_on_is_a_stall_only_where_it_is_far_longer_than_others() -> None:
-    assert waiting_now(WAITS, 0.9).blocked_s == WAITS.blocked_s + 0.9
-    assert waiting_now(replace(WAITS, batches=1), 50.0).blocked_s == WAITS.blocked_s + 50.0, "batches take as long as that"
+    assert waiting_now(WAITS, 0.9).in_stages_s == WAITS.in_stages_s + 0.9
+    assert waiting_now(replace(WAITS, batches=1), 50.0).in_stages_s == WAITS.in_stages_s + 50.0, "batches take as long as that"
     assert waiting_now(WAITS, 50.0).stalls_s == 50.0
     assert waiting_now(replace(FINE, batches=0), 50.0).startup_s == 50.0
     assert waiting_now(WAITS, 50.0).longest_wait_s == 50.0
@@ -221,7 +221,7 @@ def test_whatever_was_counted_the_causes_add_up_and_there_is_a_sentence(
     waited: float, loop: float, blocked: float, fetch: float, collate: float, cpu: float, queued: float, workers: int, cores: int
 ) -> None:
     counted = replace(
-        FINE, waited_s=waited, loop_s=loop, blocked_s=blocked, fetch_s=fetch, collate_s=collate, cpu_s=cpu, queued_s=queued,
+        FINE, waited_s=waited, loop_s=loop, in_stages_s=blocked, fetch_s=fetch, collate_s=collate, cpu_s=cpu, queued_s=queued,
         startup_s=waited / 3, workers=workers, cores=cores,
     )  # fmt: skip
     causes = waited_for(counted)

@@ -277,7 +277,8 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def _reporter(self, dataset: Any = None) -> Callable[[], Report]:
         """Makes the report, and holds nothing of the loader that would keep it alive (but `dataset`, where it is given)."""
-        more = {"persistent": self.persistent_workers, "dataset": dataset, "quarantined": len(self._own_options.quarantined)}
+        stay = self.persistent_workers or (self._pilot is not None and self.worker_init_fn is None)
+        more = {"persistent": stay, "dataset": dataset, "quarantined": len(self._own_options.quarantined)}
         return partial(Report.of, self._ledger, self.num_workers, rank_cores(), **more)
 
     def __repr__(self) -> str:

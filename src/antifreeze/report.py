@@ -339,7 +339,7 @@ def _counted(timing: Timing, costs: Costs, workers: int, cores: int, persistent:
         startup_s=timing.startup_ns / 1e9,
         restarts_s=timing.restarts_ns / 1e9,
         stalls_s=timing.stalls_ns / 1e9,
-        blocked_s=max(0.0, costs.blocked_s - timing.blocked_elsewhere_ns / 1e9),
+        in_stages_s=max(0.0, costs.in_stages_s - timing.in_stages_elsewhere_ns / 1e9),
         fetch_s=costs.fetch_ns / 1e9,
         collate_s=costs.collate_ns / 1e9,
         write_s=costs.write_ns / 1e9,

@@ -42,15 +42,15 @@ class Cause(Enum):
 
 @dataclass(frozen=True)
 class Counted:
-    """Seconds, all of them sums; `blocked_s` is the part of next() in which there was nothing to do but wait for workers, or in which
-    the loop loaded itself, without start-up, restarts and stalls. `cores` are those this rank may use."""
+    """Seconds, all of them sums; `in_stages_s` is the part of next() in which there was nothing to do but wait for workers, or in which the
+    loop loaded batches itself, without start-up, restarts and stalls. `cores` are those this rank may use."""
 
     waited_s: float
     loop_s: float
     startup_s: float
     restarts_s: float
     stalls_s: float
-    blocked_s: float
+    in_stages_s: float
     fetch_s: float
     collate_s: float
     write_s: float
@@ -62,7 +62,7 @@ class Counted:
     longest_wait_s: float
     workers: int
     cores: int
-    persistent: bool
+    persistent: bool  # workers stay from one epoch to the next
     taking_turns: bool = False  # threads, because of random generators
     auto: bool = False  # the number of workers is ours to choose
     loaded_ahead: int = 0  # batches that were there before their epoch began
@@ -99,7 +99,7 @@ def waiting_now(counted: Counted, seconds: float) -> Counted:
         return replace(more, startup_s=counted.startup_s + seconds)
     if seconds > max(A_STALL_S, A_STALL_TIMES * counted.waited_s / counted.batches):
         return replace(more, stalls_s=counted.stalls_s + seconds)
-    return replace(more, blocked_s=counted.blocked_s + seconds)
+    return replace(more, in_stages_s=counted.in_stages_s + seconds)
 
 
 def waited_for(counted: Counted) -> dict[Cause, float]:
@@ -107,7 +107,7 @@ def waited_for(counted: Counted) -> dict[Cause, float]:
     found = {Cause.START_UP: counted.startup_s, Cause.RESTARTS: counted.restarts_s, Cause.STALLS: counted.stalls_s}
     left_s = max(0.0, counted.waited_s - sum(found.values()))
     stages = _stages(counted)
-    in_stages_s = min(left_s, counted.blocked_s) if counted.work_s else 0.0
+    in_stages_s = min(left_s, counted.in_stages_s) if counted.work_s else 0.0
     found |= {cause: in_stages_s * (seconds / counted.work_s) if in_stages_s else 0.0 for cause, seconds in stages.items()}
     found[Cause.HAND_OVER] = left_s - in_stages_s
     return dict(sorted(found.items(), key=lambda item: -item[1]))
@@ -199,7 +199,7 @@ def _advice(cause: Cause, counted: Counted) -> str:
 def _had(counted: Counted) -> float:
     """Cores that the workers and the loop had; the loop at most, and one of its threads."""
     elapsed_s = counted.elapsed_s - counted.startup_s
-    return (counted.cpu_s + elapsed_s - min(elapsed_s, counted.blocked_s)) / elapsed_s if elapsed_s > 0 else math.inf
+    return (counted.cpu_s + elapsed_s - min(elapsed_s, counted.in_stages_s)) / elapsed_s if elapsed_s > 0 else math.inf
 
 
 def _about_others(counted: Counted) -> str:

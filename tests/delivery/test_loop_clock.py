@@ -48,7 +48,7 @@ def test_iter_and_the_first_batch_are_the_start_up_but_not_what_the_user_does_be
     costs.blocked_s += PAUSE_NS / 1e9
     step(clock, time, 2 * PAUSE_NS)
     assert timing.startup_ns == timing.waited_ns == timing.first_batch_ns == timing.longest_wait_ns == 3 * PAUSE_NS
-    assert timing.blocked_elsewhere_ns == PAUSE_NS
+    assert timing.in_stages_elsewhere_ns == PAUSE_NS
     step(clock, time, PAUSE_NS)
     assert (timing.startup_ns, timing.waited_ns) == (3 * PAUSE_NS, 4 * PAUSE_NS), "the second batch is no start-up"
 
@@ -95,7 +95,7 @@ def test_a_long_wait_in_which_a_worker_was_replaced_or_stuck_is_put_down_to_that
     costs.restarts += 1
     step(clock, time, 3 * PAUSE_NS)
     assert (timing.restarts_ns, timing.stalls_ns) == (3 * PAUSE_NS, 2 * PAUSE_NS)
-    assert timing.blocked_elsewhere_ns == 5 * PAUSE_NS
+    assert timing.in_stages_elsewhere_ns == 5 * PAUSE_NS
     costs.restarts += 1
     step(clock, time, LONG_WAIT_NS)
     assert timing.restarts_ns == 3 * PAUSE_NS, "not a long one"
@@ -109,7 +109,7 @@ def test_a_long_wait_in_which_workers_were_begun_is_start_up_for_as_long_as_that
     step(clock, time, 3 * PAUSE_NS)
     assert timing.startup_ns == 7 + PAUSE_NS
     step(clock, time, 3 * PAUSE_NS)
-    assert (timing.startup_ns, timing.blocked_elsewhere_ns) == (7 + PAUSE_NS, 0)
+    assert (timing.startup_ns, timing.in_stages_elsewhere_ns) == (7 + PAUSE_NS, 0)
 
 
 def test_without_workers_the_first_batch_was_loaded_by_the_loop_and_counts_as_that(time: Time) -> None:
@@ -117,9 +117,9 @@ def test_without_workers_the_first_batch_was_loaded_by_the_loop_and_counts_as_th
     clock = LoopClock(timing, costs, alone=True)
     clock.new_epoch()
     clock.made()
-    costs.blocked_s += PAUSE_NS / 1e9
+    costs.own_ns += PAUSE_NS
     step(clock, time, PAUSE_NS)
-    assert timing.blocked_elsewhere_ns == 0
+    assert timing.in_stages_elsewhere_ns == 0
 
 
 # --- what the process used ---

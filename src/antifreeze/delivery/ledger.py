@@ -60,7 +60,7 @@ class Timing:
     startup_ns: int = 0
     restarts_ns: int = 0
     stalls_ns: int = 0
-    blocked_elsewhere_ns: int = 0  # of Costs.blocked_s, what belongs to the three above
+    in_stages_elsewhere_ns: int = 0  # of Costs.in_stages_s, what belongs to the three above
     own: OwnUse = field(default_factory=OwnUse)
 
 
@@ -130,7 +130,7 @@ class LoopClock:
 
     def _so_far(self) -> tuple[int, int, float, float]:
         costs = self._costs
-        return costs.restarts, costs.stalls, costs.blocked_s, costs.starting_s
+        return costs.restarts, costs.stalls, costs.in_stages_s, costs.starting_s
 
     def new_epoch(self) -> None:
         self._left_at = None
@@ -180,7 +180,7 @@ class LoopClock:
             timing.first_batch_ns = waited if timing.first_batch_ns is None else timing.first_batch_ns
         timing.startup_ns += self._made_in if self._alone else waited
         if not self._alone:
-            timing.blocked_elsewhere_ns += int((costs.blocked_s - self._before[2]) * 1e9)
+            timing.in_stages_elsewhere_ns += int((costs.in_stages_s - self._before[2]) * 1e9)
         self._at_edge, self._made_in, self._began_at = False, 0, None
         self._before = self._so_far()
 
@@ -196,5 +196,5 @@ class LoopClock:
                 timing.startup_ns += min(waited, int((costs.starting_s - starting_s) * 1e9))
                 self._before = self._so_far()
             return
-        timing.blocked_elsewhere_ns += waited
+        timing.in_stages_elsewhere_ns += waited
         self._before = self._so_far()

@@ -298,8 +298,7 @@ class LocalPool:
         if self._was_late(draws) or collated is NOT_PLAIN:
             return NOT_PLAIN
         ended, fetched = time.perf_counter_ns(), fetcher.fetched_ns
-        self.costs.add(task.batch_rows, fetched - began, ended - fetched, 0, *effort.end(before, ended - began))
-        self.costs.blocked_s += (ended - began) * 1e-9
+        self.costs.add_own(task.batch_rows, fetched - began, ended - fetched, 0, *effort.end(before, ended - began))
         if self._copies is not None and ended - fetched > COPIES_MATTER_NS:
             self._copies.add(ended - began)
         return collated
@@ -397,8 +396,7 @@ class LocalPool:
 
     def _count(self, before: Reading | None, rows: int, fetch_ns: int, collate_ns: int, write_ns: int) -> None:
         took_ns = fetch_ns + collate_ns + write_ns
-        self.costs.add(rows, fetch_ns, collate_ns, write_ns, *self._effort.end(before, took_ns))
-        self.costs.blocked_s += took_ns * 1e-9
+        self.costs.add_own(rows, fetch_ns, collate_ns, write_ns, *self._effort.end(before, took_ns))
         if self._copies is not None and collate_ns + write_ns > COPIES_MATTER_NS:
             self._copies.add(took_ns)
 

@@ -91,7 +91,8 @@ class Costs:
     samples: int = 0
     restarts: int = 0
     stalls: int = 0
-    blocked_s: float = 0.0  # the parent's: in next(), with nothing to do but wait for workers, or at the stages itself
+    blocked_s: float = 0.0  # the parent's: in next(), with nothing to do but wait for workers
+    own_ns: int = 0  # the parent's: in next(), at all three stages itself
     starting_s: float = 0.0  # the parent's: more workers were begun, in the middle of an epoch as well
     hedges: int = 0
     streams_continued: int = 0
@@ -109,6 +110,16 @@ class Costs:
         self.cpu_ns += cpu_ns
         self.queued_ns += queued_ns
         self.samples += rows
+
+    def add_own(self, rows: int, fetch_ns: int, collate_ns: int, write_ns: int, cpu_ns: int, queued_ns: int) -> None:
+        """What the loop's own process did."""
+        self.add(rows, fetch_ns, collate_ns, write_ns, cpu_ns, queued_ns)
+        self.own_ns += fetch_ns + collate_ns + write_ns
+
+    @property
+    def in_stages_s(self) -> float:
+        """Of next(): until workers were done, or the loop itself."""
+        return self.blocked_s + self.own_ns / 1e9
 
     @property
     def sample_ns(self) -> int | None:
