@@ -114,7 +114,7 @@ class Bench:
 
     def _child(self, task: Task, contender: Contender, setting: Setting, what: str) -> Ended:
         folder = data_folder(self.home, contender.peer, task)
-        times = (max(self.pace.seconds, setting.looks_s), max(self.pace.warm_s, setting.warm_s))
+        times = (max(self.pace.seconds, setting.looks_s, task.looks_s), max(self.pace.warm_s, setting.warm_s, task.warm_s))
         request = PeerRequest(contender.module, task.name, setting.options, str(folder), *times, setting.whole_epochs, what)
         command = [str(self.environments.python(contender.peer)), str(HERE / "peer_child.py"), json.dumps(asdict(request))]
         limit_s = MEASUREMENT_LIMIT_S if what == Look.RATE.value else UNHURRIED_LIMIT_S

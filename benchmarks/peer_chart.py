@@ -13,7 +13,6 @@ from itertools import pairwise
 from peer_report import OURS, Line, best, comparable, ratio_to
 from peers.contract import A_CALL_A_ROW, Task
 from peers.torch_loader import BASE, BEST
-from workloads import READ_S
 
 TORCH = {BASE: "torch, 2 workers", BEST: "torch, its best setting"}
 OTHERS_SHOWN = 4
@@ -56,7 +55,7 @@ def bars_of(task: Task, lines: Sequence[Line]) -> list[Bar]:
 def limit_of(task: Task, lines: Sequence[Line]) -> float | None:
     """What so many reads at a time can be at the most."""
     rate = next((line.rate for line in lines if line.title == BASE), None)
-    return task.concurrency / READ_S / rate if task.concurrency and rate else None
+    return task.limit / rate if task.limit and rate else None
 
 
 def chart(found: Mapping[str, Sequence[Line]], tasks: Mapping[str, Task], machine: str) -> str:

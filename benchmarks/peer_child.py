@@ -69,10 +69,22 @@ class PeerResult:
     """Of the whole process tree with the data set and shared memory that is held, the most of some looks after the window."""
 
 
+@dataclass
+class EpochSoFar:
+    batches: int = 0
+    first_s: float = 0.0
+    last_s: float = 0.0
+    is_steady: bool = False
+    wave_samples: int = 0
+    wave_s: float = 0.0
+
+
 class Window:
     """What is counted from the end of the warm-up to the end of the measurement.
 
-    The steady part of an epoch is that from its first tenth to its last batch: neither start nor end.
+    The steady part of an epoch is that from its first tenth to its last batch: neither start nor end. Where many samples wait at the same
+    time, batches come in waves (of 64 workers, 64 at once, then none for a third of a second): a wave is counted whole, with the wait
+    before it, or not at all. Waves that were cut in two brought some peers above what so many reads at a time can be.
     """
 
     def __init__(self, tenth: int) -> None:
@@ -80,22 +92,30 @@ class Window:
         self.samples = 0
         self.steady_samples = 0
         self.steady_s = 0.0
-        self.batches_of_epoch = 0
-        self.marked_s: float | None = None
-        self.last_s = 0.0
+        self.epoch = EpochSoFar()
 
     def add(self, samples: int, now_s: float) -> None:
-        self.batches_of_epoch += 1
         self.samples += samples
-        if self.marked_s is not None:
-            self.steady_samples += samples
-            self.steady_s += now_s - self.last_s
-        elif self.batches_of_epoch >= self.tenth:
-            self.marked_s = now_s
-        self.last_s = now_s
+        epoch = self.epoch
+        epoch.batches += 1
+        if epoch.batches == 1:
+            epoch.first_s = now_s
+        elif now_s - epoch.last_s >= (epoch.last_s - epoch.first_s) / max(1, epoch.batches - 2):  # longer than its waits so far
+            self._end_wave()
+            epoch.is_steady = epoch.batches > self.tenth
+        if epoch.is_steady:
+            epoch.wave_samples += samples
+            epoch.wave_s += now_s - epoch.last_s
+        epoch.last_s = now_s
 
     def next_epoch(self) -> None:
-        self.batches_of_epoch, self.marked_s = 0, None
+        self._end_wave()
+        self.epoch = EpochSoFar()
+
+    def _end_wave(self) -> None:
+        self.steady_samples += self.epoch.wave_samples
+        self.steady_s += self.epoch.wave_s
+        self.epoch.wave_samples, self.epoch.wave_s = 0, 0.0
 
 
 def measure(request: PeerRequest) -> PeerResult:

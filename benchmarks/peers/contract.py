@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import NAMES
+from workloads import READ_S
 
 Epochs = Callable[[], Iterator[Iterable[Any]]]
 
@@ -35,6 +36,20 @@ class Task:
     """How many times the rate of torch with 2 workers ours must have; None where only the best peer counts."""
     concurrency: int = 0
     """Reads that may wait at the same time; 0 where nothing waits."""
+
+    @property
+    def limit(self) -> float | None:
+        """Samples a second that so many reads can be at the most."""
+        return self.concurrency / READ_S if self.concurrency else None
+
+    @property
+    def warm_s(self) -> float:
+        """Workers by the hundred come up for seconds, and what they had begun before the window must not be what counts in it."""
+        return 3.0 if self.concurrency else 0.0
+
+    @property
+    def looks_s(self) -> float:
+        return 6.0 if self.concurrency else 0.0
 
 
 TASKS: dict[str, Task] = {

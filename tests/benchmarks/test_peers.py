@@ -236,6 +236,19 @@ def test_a_promise_is_kept_only_ahead_of_every_peer_and_of_the_factor(parts: Any
     assert found[5] == "tf.data: AUTOTUNE"
 
 
+@pytest.mark.parametrize(
+    ("ours", "peer", "kept"),
+    [(3170.0, 3180.0, "level, at the limit"), (3181.0, 3180.0, "yes"), (3000.0, 3180.0, "NO"), (3000.0, 2900.0, "yes")],
+)
+def test_where_only_so_many_reads_can_be_those_who_do_them_all_are_level(parts: Any, ours: float, peer: float, kept: str) -> None:
+    base = line(parts, "torch DataLoader, 2 workers", 198.0)
+    lines = [base, line(parts, "HF datasets", peer), line(parts, "antifreeze, threads", ours), line(parts, "antifreeze, auto", 9e3)]
+
+    found = parts["report"].verdict(parts["contract"].TASKS["reads-32"], lines, base)
+
+    assert (found[4], found[-1]) == ("ahead", kept)
+
+
 def test_the_chart_has_ours_torchs_and_the_fastest_of_the_others(parts: Any) -> None:
     tasks, base = parts["contract"].TASKS, line(parts, "torch DataLoader, 2 workers", 200.0)
     others = [line(parts, name, rate) for name, rate in (("A, slow way", 210.0), ("A", 900.0), ("B", 800.0), ("C", 700.0), ("D", 600.0))]
@@ -269,10 +282,24 @@ def test_the_steady_part_of_an_epoch_begins_after_its_first_tenth(parts: Any) ->
     window.next_epoch()
     for now_s in (50.0, 51.0, 52.0):
         window.add(10, now_s)
+    window.next_epoch()
 
     assert window.samples == 70
     assert window.steady_samples == 30
     assert window.steady_s == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("first", range(8))
+@pytest.mark.parametrize("last", range(8))
+def test_of_waves_of_batches_none_is_cut_in_two(parts: Any, first: int, last: int) -> None:
+    window = parts["child"].Window(8)
+    come_at_s = [wave + 0.001 * batch for wave in range(9) for batch in range(8)]
+
+    for now_s in come_at_s[first : len(come_at_s) - last]:
+        window.add(10, now_s)
+
+    assert window.steady_s >= 4.9
+    assert window.steady_samples / window.steady_s == pytest.approx(80, rel=0.002)
 
 
 def test_a_batch_of_another_shape_is_not_measured(parts: Any) -> None:
