@@ -130,7 +130,7 @@ def test_resumed_at_the_very_end_of_an_epoch_the_next_one_follows(workers: int) 
 
 def test_warm_epochs_know_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
     # a batch of torch's own loader, left in shared memory by a test before, is a reason to load nothing ahead
-    monkeypatch.setattr(next_epoch, "shares_memory", lambda dataset: "")
+    monkeypatch.setattr(next_epoch, "shares_memory", lambda *_: "")
     with DataLoader(Sentences(), batch_sampler=by_tokens(), collate_fn=Pad(), num_workers=2, persistent_workers=True) as loader:
         came = [looked_at(loader) for _ in range(4)]
         report = loader.report()
