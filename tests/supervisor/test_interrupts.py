@@ -370,7 +370,7 @@ def test_a_ring_is_handed_back_once(alarm: None, monkeypatch: pytest.MonkeyPatch
         del first
         gc.collect()
         third = iter(loader)
-        assert second._ring is not third._ring
+        assert second._custody.ring is not third._custody.ring
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}, {"num_workers": "auto"}], ids=str)

@@ -26,15 +26,15 @@ from antifreeze.delivery.bad_samples import BadSampleDesk
 from antifreeze.delivery.batches import size_of
 from antifreeze.delivery.beginning import begin_among_ranks, begin_map, begin_streams, hosts
 from antifreeze.delivery.claims import FixedClaim
+from antifreeze.delivery.custody import Custody
 from antifreeze.delivery.device import DeviceFeed
 from antifreeze.delivery.device_queue import DeviceQueue
 from antifreeze.delivery.flights import Flights
 from antifreeze.delivery.handing_over import HandOver
 from antifreeze.delivery.job import Seeding, job_of
 from antifreeze.delivery.ledger import Ledger, LoopClock
-from antifreeze.delivery.local_pool import Lent, LocalPool
+from antifreeze.delivery.local_pool import LocalPool
 from antifreeze.delivery.next_epoch import NextEpoch, why_cold
-from antifreeze.delivery.pinning import page_lock
 from antifreeze.delivery.position import Cursor, fingerprint
 from antifreeze.delivery.ranks import Ranks
 from antifreeze.delivery.repair import Repair
@@ -49,9 +49,7 @@ from antifreeze.options import Options
 from antifreeze.plan.map_plan import MapPlan, PlannedBatch
 from antifreeze.plan.randomness import own_generators
 from antifreeze.signals import came_from_signal
-from antifreeze.slots.ring import Ring
 from antifreeze.supervisor import telling
-from antifreeze.supervisor.crew import Crew
 from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.tasks import Phase
 from antifreeze.torch_private import BaseIterator, is_iterable_kind, is_profiling, seed_datapipe
@@ -67,8 +65,6 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     _goes_on_after: int | None = None  # batches, where it was broken off
     """Where a signal's handler broke next() off: the number of batches that the loop has got, and the state behind them."""
     _watched = False  # by a profiler or a trace, during one next()
-    _is_parked = False
-    _holder: object = None  # of pool and ring, in our name
 
     def __init__(self, loader: Any) -> None:
         self._loader_ref = weakref.ref(loader)
@@ -85,7 +81,6 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             source.put_back()  # the interrupted run drew these seeds; they are in the state
             self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
             self._dataset: Any = seed_datapipe(loader.dataset, self._shared_seed)
-        self._hosting = hosts(resume, self._num_workers)
         self._generators = own_generators(loader.generator, loader._index_sampler)
         self._batch_rows = loader.batch_size if loader._auto_collation else 1
         self.cursor = Cursor(fingerprint(loader))
@@ -101,12 +96,11 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._queue = None if self._options.device is None else DeviceQueue(DeviceFeed(torch.device(self._options.device)), self.cursor)
         auto = loader._autopilot(self._ranks is not None)
         self._job = job_of(loader, self, places=self._num_workers if auto is None else auto.tuner.limits.most)
-        self._auto = auto
-        parked = None if auto is None else self._take_parked(loader)
-        self._at_first = () if auto is None else loader._attributes()
+        self._custody = Custody(loader, self._job, auto, self._pin_memory or self._feeds_from_pinned)
+        goes_on = self._take_parked(loader)
         self._next_epoch = None if why_cold(loader) else self._next_epoch or NextEpoch(loader, self._job.quarantine(), self._ledger.warmth)
-        self._ring = self._borrow_ring(loader) if parked is None else parked.ring
-        self.pool: Pool | LocalPool = self._make_pool() if parked is None else parked
+        if not goes_on:
+            self._custody.borrow(loader, self._seeding, hosts(resume, self._num_workers))
         self._shape = self._job.shape(loader)
         workers = self._num_workers
         if auto is not None:
@@ -119,8 +113,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._repair = self._make_repair()
         self._hand_over = self._make_hand_over()
         self._arrivals, self._at_once = self._make_arrivals(), self._make_at_once()
-        self._finalizer = self._finalizing(loader)
-        self._begin_first(loader, source if seeded else None, resume, state, goes_on=parked is not None)
+        self._begin_first(loader, source if seeded else None, resume, state, goes_on)
 
     def _check_as_torch(self, loader: Any) -> None:
         if not self._num_workers and self._timeout != 0:
@@ -132,13 +125,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def _begin_first(self, loader: Any, put_back: SeedSource | None, resume: Any, state: torch.Tensor, goes_on: bool) -> None:
         try:
-            self._ring.holder = self._holder
+            self._custody.begin()
             loader._parking.forget_given()
             if self._num_workers:
                 self._ask_again(loader, put_back)
             self._begin(resume, state, goes_on)
         except BaseException:
-            self._finalizer()  # nobody gets this iterator, and its traceback may keep it: workers and memory go now
+            self._custody.end_unheard()  # nobody gets this iterator, and its traceback may keep it: workers and memory go now
             raise
 
     def _ask_again(self, loader: Any, put_back: SeedSource | None) -> None:
@@ -162,38 +155,21 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         self._release()
 
     def _release(self) -> None:
-        if not self._is_held:
-            return  # the workers are the loader's
-        finalizer = self._finalizer.peek()
-        if finalizer is not None:
-            _, close, args, _ = finalizer
-            close(*args)
-            self._finalizer.detach()
-        if self._next_epoch is not None:
-            self._next_epoch.forget()
-        self.pool.contents.clear()
-        self.pool.collated.clear()
-        self.pool.state.forget_all()
-        self._flights.forget()
-
-    def _take_parked(self, loader: Any) -> Pool | None:
-        """Workers that are left from the last epoch, with what they have loaded of this one."""
-        pool: Pool | None
-        pool, self._next_epoch = loader._find_parked()
-        if self._next_epoch is not None:
-            self._next_epoch.generator = loader.generator  # which may be another one by now
-        return pool
-
-    def _finalizing(self, loader: Any) -> Any:
-        """From the moment on at which the ring is in our hands."""
-        self._holder = object()
-        held = self.pool.crew if isinstance(self.pool, Pool) else self.pool.lent
-        return weakref.finalize(self, _close, self._holder, held, weakref.ref(loader), self._ring, unheard=True)
+        if self._custody.end():
+            if self._next_epoch is not None:
+                self._next_epoch.forget()
+            self._flights.forget()
 
     @property
-    def _is_held(self) -> bool:
-        """Whether pool and ring are ours: between two epochs they may be the loader's."""
-        return self._ring.holder is self._holder
+    def pool(self) -> Pool | LocalPool:
+        return self._custody.pool
+
+    def _take_parked(self, loader: Any) -> bool:
+        """Workers that are left from the last epoch, with what they have loaded of this one."""
+        is_there, self._next_epoch = self._custody.find_parked(loader)
+        if self._next_epoch is not None:
+            self._next_epoch.generator = loader.generator  # which may be another one by now
+        return is_there
 
     # --- beginning ---
 
@@ -245,20 +221,9 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             budget_bytes=self._options.memory_budget_bytes,
         )
 
-    def _borrow_ring(self, loader: Any) -> Ring:
-        ring: Ring = loader._borrow_ring()
-        if ring.keeper is None and (self._pin_memory or self._feeds_from_pinned):
-            ring.keeper = page_lock()
-        return ring
-
     @property
     def _feeds_from_pinned(self) -> bool:
         return self._queue is not None and self._queue.feed.pins
-
-    def _make_pool(self) -> Pool | LocalPool:
-        auto = self._auto  # which may have been forbidden to load here since the last one was made
-        begin_with = None if auto is None else 0 if auto.may_inline else auto.setting.workers
-        return self._job.pool(self._seeding, self._ring, self._ledger, begin_with, self._hosting)
 
     def _begin(self, resume: dict[str, Any] | None, state: torch.Tensor, goes_on: bool) -> None:
         """The plan of an epoch, and the first batches on their way. Where the pool `goes_on` after another epoch, some may be there
@@ -360,16 +325,13 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._base_seed, self._shared_seed = seeded["base_seed"], seeded["shared_seed"]
         self.cursor.epoch = (seeded["epoch"] if seeded else self.cursor.epoch) + (resume is None)
         hosting = hosts(resume, self._num_workers)
-        if hosting or self._hosting:
+        if hosting or self._custody.hosting:
             self._release()  # what these workers have of the data set is of other streams
-        self._hosting = hosting
-        goes_on = isinstance(self.pool, Pool) and not self.pool.closed and self._is_held
+        goes_on = self._custody.goes_on
         if not goes_on:
-            self._finalizer.detach()
-            self._ring = self._borrow_ring(loader)
-            self.pool = self._flights.pool = self._make_pool()
-            self._finalizer = self._finalizing(loader)
-            self._ring.holder, self._is_parked = self._holder, False
+            self._custody.borrow(loader, self._seeding, hosting)
+            self._flights.pool = self.pool
+            self._custody.begin()
         self._begin(resume, state, goes_on)
 
     # --- delivering ---
@@ -406,7 +368,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
     def _closed_by_others(self) -> list[str]:
         if isinstance(self.pool, Pool):
             return self.pool.crew.closed_by_others()
-        return [] if self._ring.closed or self._ring.arena.is_whole() else ["shared memory"]
+        ring = self._custody.ring
+        return [] if ring.closed or ring.arena.is_whole() else ["shared memory"]
 
     def _next_is_ready(self) -> bool:
         if not isinstance(self.pool, Pool) or not self._flights.in_flight or self.pool.closed:
@@ -437,7 +400,7 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         return self._stream_ranks.next(self._next_of_own, self._flights.ready, self._flights.end_early)
 
     def _next_of_own(self) -> Any:
-        if self._is_parked:
+        if self._custody.is_parked:
             raise StopIteration
         self._clock.enter()
         try:
@@ -523,16 +486,6 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self._flights.go_on()
         return self._hand_over.give_made(data, planned.rows, size or size_of(data), self.pool)
 
-    def _park(self) -> bool:
-        """With "auto", workers stay for the next epoch: whether the loader has taken them."""
-        loader, pool = self._loader_ref(), self.pool
-        if self._steering is None or loader is None or self._job.worker_init_fn is not None or not isinstance(pool, Pool) or pool.closed:
-            return False
-        loader._park(pool, self._next_epoch, self._at_first)
-        self._is_parked = True
-        self._finalizer.detach()
-        return True
-
     def _load_at_once(self, pool: Any) -> Any:
         planned = self._at_once.take(pool)
         if planned is None:
@@ -550,8 +503,10 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
         if not self.cursor.finished:
             self.cursor.sampler_epoch = self.cursor.sampler_epoch if self._asked is None else self._asked.epoch_now()
             self.cursor.finished = True  # from here on whatever is broken off is done when next() is called again
-        if not self._persistent_workers and not self._is_parked and not self._park():
-            self._release()
+        if not self._persistent_workers and not self._custody.is_parked:
+            parked = self._steering is not None and self._custody.park(self._next_epoch)
+            if not parked:
+                self._release()
         if not self._map:
             self._repair.check_at_the_end()
         raise StopIteration
@@ -565,18 +520,3 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         return self.cursor.state(self._generators)
-
-
-def _close(holder: object, held: Crew | Lent, loader_ref: Any, ring: Ring, unheard: bool = False) -> None:
-    """Unless they have another holder by now."""
-    if ring.holder is not holder:
-        return
-    try:
-        held.close(unheard)
-    finally:
-        loader = loader_ref()
-        if loader is not None:
-            loader._fork_is_unsafe |= isinstance(held, Crew) and held.use_server
-            loader._return_ring(ring)
-        else:
-            ring.close()
