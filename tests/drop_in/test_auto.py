@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import mmap
 import os
 import random
@@ -382,6 +383,42 @@ def two_workers(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
         return Decision(self.setting, "two")
 
     monkeypatch.setattr(Autopilot, "look", look)
+
+
+@pytest.fixture
+def six_one_by_one(hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(self: Autopilot, now_ns: int, setting: Setting) -> Decision:
+        self.setting = self.tuner.home = Setting(Kind.PROCESS, 6)
+        return Decision(self.setting, "six")
+
+    monkeypatch.setattr(Autopilot, "look", look)
+    monkeypatch.setattr("antifreeze.delivery.steering.GROWS_FOR_S", 0.0)
+    monkeypatch.setattr("antifreeze.delivery.steering.RESTS", 0.0)
+
+
+@pytest.mark.usefixtures("six_one_by_one")
+def test_of_very_many_workers_some_are_started_at_a_time_and_the_loop_goes_on() -> None:
+    expected = flat(DataLoader(Drawn(), batch_size=4, generator=torch.Generator().manual_seed(5)))
+    with DataLoader(Drawn(), batch_size=4, num_workers="auto", generator=torch.Generator().manual_seed(5)) as loader:
+        batches: Any = iter(loader)
+        got, sizes = [], [0]
+        for batch in batches:
+            got.append(batch)
+            sizes.append(batches.pool.size)
+        assert flat(got) == expected
+        assert [after - before for before, after in itertools.pairwise(sizes[:7])] == [1] * 6
+        assert set(sizes[7:]) == {6}
+
+
+@pytest.mark.usefixtures("six_one_by_one")
+def test_workers_that_were_not_started_before_the_epoch_ended_come_in_the_next_one() -> None:
+    with DataLoader(Drawn(), batch_size=20, num_workers="auto") as loader:
+        sizes = []
+        for _ in range(3):
+            batches: Any = iter(loader)
+            sizes += [batches.pool.size for _ in batches]
+    assert sizes[3] < 6
+    assert sizes[-1] == 6
 
 
 # --- what the loop's own process has opened ---

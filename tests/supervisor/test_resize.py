@@ -96,6 +96,22 @@ def test_no_more_than_there_is_room_for(iterator: Any) -> None:
     assert torch.cat(list(iterator)).tolist() == expected()
 
 
+def test_of_very_many_some_at_a_time(iterator: Any) -> None:
+    pool, got = iterator.pool, [next(iterator)]
+    pool.resize(1)
+    wait_until_gone(pool, at_most=1)
+    pool.resize(MOST, within_s=0)
+    assert (pool.size, pool.to_come) == (2, MOST - 2)
+    got.append(next(iterator))
+    pool.grow_on(0)
+    assert (pool.size, pool.to_come) == (3, MOST - 3)
+    pool.resize(2)
+    assert (pool.size, pool.to_come) == (2, 0), "nobody is still to come of what was asked for before"
+    pool.grow_on(100)
+    assert pool.size == 2
+    assert torch.cat([*got, *iterator]).tolist() == expected()
+
+
 class Held(Numbers):
     """Whoever takes sample 7 first stays in it."""
 

@@ -325,6 +325,9 @@ def test_limits() -> None:
     assert most_workers(seen(cores=2), 64) == 2
     assert most_workers(seen(cores=8, elapsed_s=9.0), 64) == 7
     assert most_workers(seen(cores=8, cpu_s=0.25), 64) == 32
+    busy_machine = seen(cores=2, work_s=10.0, cpu_s=0.08, queued_s=2.0)
+    assert most_workers(busy_machine, 256) == 200, "cores that other programs have are no reason to wait for less at a time"
+    assert most_workers(seen(cores=2, work_s=10.0, cpu_s=0.08, queued_s=9.0), 256) == 2
     assert fitting_workers(seen(), 3) == 3
     assert depth_within(seen(budget_bytes=50, batch_bytes=100)) == 1
     assert depth_within(seen()) is None

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,12 @@ from antifreeze.delivery.ledger import Decided, Ledger
 from antifreeze.linux import resource
 from antifreeze.options import OWN_DEFAULTS, Options, WorkerKind
 from antifreeze.torch_private import is_datapipe, is_iterable_kind
-from antifreeze.tuning.cores import rank_cores
+from antifreeze.tuning.cores import rank_cores, ranks_here
 from antifreeze.tuning.probe import probe
-from antifreeze.tuning.setting import INLINE, MOST_PROCESSES, MOST_THREADS, Kind, Limits, Setting, kind_for
+from antifreeze.tuning.setting import INLINE, MOST_AMONG_RANKS, MOST_PROCESSES, MOST_THREADS, Kind, Limits, Setting, kind_for
 from antifreeze.worker.awaiting import awaits
 
+FILES_FOR_EACH = 8
 _STREAMS_STAY = "the number of streams says which samples make which batch, so it is the cores less one, and stays"
 
 
@@ -41,7 +43,7 @@ def new_autopilot(loader: Any, ranked: bool, why_kind: str) -> Autopilot:
     options: Options = loader._own_options
     kind = Kind.THREAD if options.workers is WorkerKind.THREAD else Kind.PROCESS
     inline = not (ranked or _asks_for_more(loader) or loader.worker_init_fn is not None)
-    limits = Limits(inline=inline, most=_places(kind), kinds=(kind,))
+    limits = Limits(inline=inline, most=places_for(kind), kinds=(kind,))
     free = max(1, shared_cores(None, rank_cores())[0] - 1)  # what others of this process that are at work leave, less the loop's
     first = INLINE if limits.inline else Setting(kind, min(limits.most, free))
     return Autopilot(loader._ledger, options, rank_cores, limits, first, why_kind)
@@ -62,9 +64,10 @@ def _asks_for_more(loader: Any) -> bool:
     return options.forgives or options.hedge or limits_s != by_default or bool(loader.timeout > 0)
 
 
-def _places(kind: Kind) -> int:
-    """For workers, each of which has some open files here, where they are processes; most of them are left to the user."""
+def places_for(kind: Kind) -> int:
+    """For workers, each of which has an open file or two here, where they are processes; most files are left to the user."""
     if kind is Kind.THREAD:
         return MOST_THREADS
+    most = max(MOST_AMONG_RANKS, MOST_PROCESSES // ranks_here(os.environ))
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_PROCESSES if files < 0 else max(1, min(MOST_PROCESSES, files // 16))
+    return most if files < 0 else max(1, min(most, files // FILES_FOR_EACH))

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -28,6 +29,9 @@ from antifreeze.worker.task import FetchError
 
 GATHERED_PLAINLY = 64
 """Batches of rows that are gathered, after which it is asked whether they still are."""
+GROWS_FOR_S, RESTS = 0.1, 1.0
+"""The loop stands still while workers are forked, which takes 5 to 50 ms each: of very many, so long at a time; then it goes on for so many
+times as long as that took."""
 
 
 class NotHere(Exception):
@@ -44,6 +48,7 @@ class Steering:
         self.local: LocalPool | None = None  # what loads in this process
         self.plain_until = 0  # up to that batch of the pass, it makes the next one with nothing to be seen to
         self._unwatched_until = 0  # the same for those whose threads would be seen to, by the loader's batches so far
+        self._rests_until_ns = 0  # from starting more of very many workers
         flights.inline = auto.may_inline  # until workers are there
 
     def __repr__(self) -> str:
@@ -96,7 +101,7 @@ class Steering:
             self._ask_for(pool, auto.setting)
         self._take_up(pool)
         in_force = INLINE if self._flights.inline else Setting(auto.kind, self._flights.workers)
-        if in_force != auto.setting:
+        if in_force != auto.setting or (pool.to_come and not self._flights.inline):
             self._ask_for(pool, auto.setting)
             auto.look_soon(now_ns)  # those that were asked for are on their way
             return
@@ -116,12 +121,21 @@ class Steering:
             self.auto.changed(0)  # what was measured before says nothing about now
 
     def _ask_for(self, pool: Pool, setting: Setting) -> None:
-        """Workers for `setting`: more come up while what is there goes on."""
-        if setting.kind is not Kind.INLINE:
-            if not pool.size:
-                self._job.look_for_traps(self._traps, setting.workers)
-            if pool.size < setting.workers:
-                pool.resize(setting.workers)
+        """Workers for `setting`: more come up while what is there goes on; of very many, some at a time."""
+        if setting.kind is Kind.INLINE:
+            return
+        if not pool.size:
+            self._job.look_for_traps(self._traps, setting.workers)
+        goes_on = pool.to_come and pool.asked_for == setting.workers
+        began_ns = time.perf_counter_ns()
+        if goes_on and began_ns >= self._rests_until_ns:
+            pool.grow_on(GROWS_FOR_S)
+        elif not goes_on and pool.size < setting.workers:
+            pool.resize(setting.workers, GROWS_FOR_S)
+        else:
+            return
+        ended_ns = time.perf_counter_ns()
+        self._rests_until_ns = ended_ns + int(RESTS * (ended_ns - began_ns))
 
     def _take_up(self, pool: Pool) -> None:
         """The setting that was decided on, once its workers are there; those that are too many go."""
@@ -129,7 +143,7 @@ class Steering:
         setting, before = auto.setting, (flights.inline, flights.workers)
         if setting == INLINE:
             flights.inline = True
-        elif pool.size and pool.ready >= min(setting.workers, pool.size):
+        elif pool.size and not pool.to_come and pool.ready >= min(setting.workers, pool.size):
             flights.workers, flights.inline = setting.workers, False
             if pool.size > setting.workers:
                 pool.resize(setting.workers)

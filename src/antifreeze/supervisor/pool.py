@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Collection
@@ -80,6 +81,7 @@ class Pool:
         self._tick_s = HEDGE_TICK_S if options.hedge else TICK_S
         self._looked_s = 0.0
         self._resolved = 0  # batches of this epoch
+        self.asked_for, self.to_come = len(self.state.staying()), 0  # workers, and those of them that resize() has not started yet
         jobs = Jobs()
         self.contents, self.streams, self.layouts, self.collated = jobs.contents, jobs.streams, jobs.layouts, jobs.collated
         shop = Workshop(self.state, jobs, self.crew, ring, options, costs, self._watch, self._voice)
@@ -124,9 +126,9 @@ class Pool:
     def growth_failed(self, why: str | None) -> None:
         self._replacing.growth_failed = why
 
-    def resize(self, count: int) -> None:
-        """Between tasks: `count` workers from now on, as far as there is room for them. Whoever is bound to its worker cannot be resized,
-        and none can stay only where nothing is being loaded."""
+    def resize(self, count: int, within_s: float = math.inf) -> None:
+        """Between tasks: `count` workers from now on, as far as there is room for them; those that were not started `within_s` are still to
+        come (grow_on). Whoever is bound to its worker cannot be resized, and none can stay only where nothing is being loaded."""
         self._check_usable()
         if count < 1 and any(not batch.discarded for batch in self.state.batches.values()):
             raise ValueError(f"{len(self.state.batches)} batches are being loaded: a pool without workers would never end them")
@@ -134,11 +136,18 @@ class Pool:
         for number in reversed(staying[max(0, count) :]):
             self._replacing.retire(number)
         self.growth_failed = None
-        began_s = time.monotonic()
-        for _ in range(count - len(staying)):
+        self.asked_for, self.to_come = count, max(0, count - len(staying))
+        self.grow_on(within_s)
+
+    def grow_on(self, within_s: float) -> None:
+        """More of those that are still to come; one at least, however little time there is."""
+        began_s, took_s = time.monotonic(), 0.0
+        while self.to_come and took_s <= within_s:
+            self.to_come -= 1
             if not self._replacing.add_worker():
-                break
-        self.costs.starting_s += time.monotonic() - began_s
+                self.to_come = 0
+            took_s = time.monotonic() - began_s
+        self.costs.starting_s += took_s
 
     def look_after(self) -> None:
         """While the loop does not wait for the pool: what has happened, and who has been at it for too long."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-MOST_PROCESSES, MOST_THREADS = 64, 256
+MOST_PROCESSES, MOST_THREADS = 256, 256
+MOST_AMONG_RANKS = 64
+"""Processes of a rank, where there are so many ranks on the node that its part of them would be less."""
 WAITS_OUTSIDE = 0.5
 """Below this share of computing, samples wait for something that more workers wait for at the same time."""
 WORTH_A_THREAD_S = 0.001

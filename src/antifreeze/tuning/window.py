@@ -55,6 +55,11 @@ class Measured:
         return min(1.0, (self.cpu_s + self.queued_s) / self.work_s) if self.work_s > 0 else 1.0
 
     @property
+    def needs_core(self) -> float:
+        """The same where cores are free: what it stood in the queue for one, other programs may have caused."""
+        return min(1.0, self.cpu_s / (self.work_s - self.queued_s)) if self.work_s > self.queued_s else 1.0
+
+    @property
     def without_core(self) -> float:
         return min(1.0, self.queued_s / self.work_s) if self.work_s > 0 else 0.0
 
@@ -79,7 +84,7 @@ def most_workers(seen: Measured, places: int) -> int:
     if seen.computing >= WAITS_OUTSIDE:
         by_cores = seen.cores - (_loop_share(seen) >= LOOP_NEEDS_CORE)
     else:
-        by_cores = int(seen.cores / max(seen.computing, LEAST_COMPUTING))
+        by_cores = int(seen.cores / max(seen.needs_core, LEAST_COMPUTING))
     return max(1, min(by_cores, fitting_workers(seen, places)))
 
 
