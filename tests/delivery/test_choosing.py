@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 import pytest
 
 from antifreeze.delivery.choosing import places_for
@@ -10,7 +12,7 @@ from antifreeze.tuning.setting import Kind
 
 
 @pytest.mark.parametrize(
-    ("kind", "files", "ranks", "places"),
+    ("kind", "files", "ranks", "places"),  # None: not among ranks
     [
         pytest.param(Kind.PROCESS, 1 << 20, None, 256, id="hundreds may wait at the same time"),
         pytest.param(Kind.PROCESS, -1, None, 256, id="open files without a limit"),
@@ -28,3 +30,10 @@ def test_places(kind: Kind, files: int, ranks: str | None, places: int, monkeypa
     else:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     assert places_for(kind) == places
+
+
+@pytest.mark.parametrize(("method", "places"), [("fork", 256), ("spawn", 64), ("forkserver", 64)])
+def test_fewer_where_each_is_a_fresh_interpreter(method: str, places: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (-1, -1))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert places_for(Kind.PROCESS, multiprocessing.get_context(method)) == places

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 MOST_PROCESSES, MOST_THREADS = 256, 256
-MOST_AMONG_RANKS = 64
-"""Processes of a rank, where there are so many ranks on the node that its part of them would be less."""
+FEWER_PROCESSES = 64
+"""Of a rank, where there are so many ranks on the node that its part would be less; and where each is a fresh interpreter, which takes
+seconds of a core to start."""
 WAITS_OUTSIDE = 0.5
 """Below this share of computing, samples wait for something that more workers wait for at the same time."""
 WORTH_A_THREAD_S = 0.001
