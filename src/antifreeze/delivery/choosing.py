@@ -19,7 +19,7 @@ from antifreeze.options import OWN_DEFAULTS, Options, WorkerKind
 from antifreeze.torch_private import is_datapipe, is_iterable_kind
 from antifreeze.tuning.cores import rank_cores, ranks_here
 from antifreeze.tuning.probe import probe
-from antifreeze.tuning.setting import INLINE, FEWER_PROCESSES, MOST_PROCESSES, MOST_THREADS, Kind, Limits, Setting, kind_for
+from antifreeze.tuning.setting import FEWER_PROCESSES, INLINE, MOST_PROCESSES, MOST_THREADS, Kind, Limits, Setting, kind_for
 from antifreeze.worker.awaiting import awaits
 
 FILES_FOR_EACH = 8
@@ -43,7 +43,9 @@ def new_autopilot(loader: Any, ranked: bool, why_kind: str) -> Autopilot:
     options: Options = loader._own_options
     kind = Kind.THREAD if options.workers is WorkerKind.THREAD else Kind.PROCESS
     inline = not (ranked or _asks_for_more(loader) or loader.worker_init_fn is not None)
-    limits = Limits(inline=inline, most=places_for(kind, loader.multiprocessing_context), kinds=(kind,))
+    context, use_server = loader._start_context()
+    places = places_for(kind, use_server or context.get_start_method() == "fork")
+    limits = Limits(inline=inline, most=places, kinds=(kind,))
     free = max(1, shared_cores(None, rank_cores())[0] - 1)  # what others of this process that are at work leave, less the loop's
     first = INLINE if limits.inline else Setting(kind, min(limits.most, free))
     return Autopilot(loader._ledger, options, rank_cores, limits, first, why_kind)
@@ -64,10 +66,10 @@ def _asks_for_more(loader: Any) -> bool:
     return options.forgives or options.hedge or limits_s != by_default or bool(loader.timeout > 0)
 
 
-def places_for(kind: Kind, context: Any = None) -> int:
+def places_for(kind: Kind, are_forked: bool) -> int:
     """For workers, each of which has an open file or two here, where they are processes; most files are left to the user."""
     if kind is Kind.THREAD:
         return MOST_THREADS
-    most = max(FEWER_PROCESSES, MOST_PROCESSES // ranks_here(os.environ))
+    most = max(FEWER_PROCESSES, MOST_PROCESSES // ranks_here(os.environ)) if are_forked else FEWER_PROCESSES
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if files < 0 else max(1, min(most, files // FILES_FOR_EACH))
