@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import select
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +26,13 @@ def identity_of(number: int) -> Identity | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def wait_readable(number: int, limit_s: float) -> bool:
+    """Whether something, or the end, is there to be read by then. (select() takes no number above 1023, and jobs have many files open.)"""
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return bool(poll.poll(max(0.0, limit_s) * 1000))
 
 
 class Seen:

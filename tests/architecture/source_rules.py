@@ -75,6 +75,8 @@ STARTS_OR_KILLS = re.compile(
 WAIT_AT_GATES = ("channel/*", "delivery/*", "supervisor/*", "worker/*", "gate.py")
 NOT_AT_GATES = {"Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier"}
 
+MAY_SELECT = ("worker/held_loop.py",)  # which asks its number first
+
 MAY_TOUCH_TORCH_PRIVATE = ("torch_private.py",)
 KNOWN_PRIVATE = {"_BaseDataLoaderIter", "_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter", "_DatasetKind"}
 
@@ -140,7 +142,18 @@ def waiting_breaches(module: str, source: str) -> list[str]:
     ]
 
 
-RULES = (layer_breaches, purity_breaches, process_breaches, torch_private_breaches, waiting_breaches)
+def select_breaches(module: str, source: str) -> list[str]:
+    if _matches(module, MAY_SELECT):
+        return []
+    calls = [call for call in ast.walk(ast.parse(source)) if isinstance(call, ast.Call)]
+    return [
+        f"{module}:{call.lineno}: select.select() takes no file number above 1023: descriptors.wait_readable"
+        for call in calls
+        if ast.unparse(call.func) == "select.select"
+    ]
+
+
+RULES = (layer_breaches, purity_breaches, process_breaches, torch_private_breaches, waiting_breaches, select_breaches)
 
 
 def _places() -> dict[str, tuple[int, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from source_rules import RULES, layer_breaches, process_breaches, purity_breaches, torch_private_breaches, waiting_breaches
+from source_rules import RULES, layer_breaches, process_breaches, purity_breaches, select_breaches, torch_private_breaches, waiting_breaches
 
 SRC = Path(__file__).parents[2] / "src" / "antifreeze"
 MODULES = sorted(path.relative_to(SRC).as_posix() for path in SRC.rglob("*.py"))
@@ -119,3 +119,10 @@ def test_waiting_at_gates_can_fail(source: str) -> None:
     assert waiting_breaches("supervisor/threads.py", source)
     assert not waiting_breaches("doctor/command.py", source)
     assert not waiting_breaches("supervisor/threads.py", "import threading\nlock = threading.Lock()")
+
+
+def test_waiting_whatever_the_file_number_can_fail() -> None:
+    source = "import select\nselect.select([line], [], [], 1.0)"
+    assert select_breaches("supervisor/pool.py", source)
+    assert not select_breaches("worker/held_loop.py", source)
+    assert not select_breaches("supervisor/pool.py", "import select\nselect.poll()")

@@ -110,7 +110,9 @@ def _watch(record: Record, pid: int, reading: int, started_s: float, limit_s: fl
     ended_s: float | None = None
     signals: list[tuple[float, int, int]] = []
     unread = b""
-    open_end = True
+    poll = select.poll()
+    poll.register(ending, select.POLLIN)
+    poll.register(reading, select.POLLIN)
     while True:
         now_s = time.monotonic()
         for due in [one for one in signals if one[0] <= now_s]:
@@ -118,10 +120,11 @@ def _watch(record: Record, pid: int, reading: int, started_s: float, limit_s: fl
             with contextlib.suppress(ProcessLookupError):
                 (os.kill if due[1] > 0 else _kill_group)(abs(due[1]), due[2])
         until_s = min([started_s + limit_s, *(one[0] for one in signals)])
-        ready, _, _ = select.select([ending, reading] if open_end else [ending], [], [], max(0.0, until_s - now_s))
+        ready = {number for number, _ in poll.poll(max(0.0, until_s - now_s) * 1000)}
         if reading in ready:
             data = os.read(reading, 65536)
-            open_end = bool(data)
+            if not data:
+                poll.unregister(reading)
             unread += data
             for line in _lines(unread):
                 record.take(line)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import socket
 import threading
 import time
 from typing import Any
 
-from antifreeze.descriptors import Held
+from antifreeze.descriptors import Held, wait_readable
 
 
 class MotherLine:
@@ -48,4 +47,4 @@ class MotherLine:
         return message, list(descriptors)
 
     def _wait(self, deadline: float) -> bool:
-        return bool(select.select([self._line], [], [], max(0.0, deadline - time.monotonic()))[0])
+        return wait_readable(self._line.fileno(), deadline - time.monotonic())

@@ -28,7 +28,7 @@ from typing import Protocol
 
 from antifreeze.channel.channel import Channel, channel_pair
 from antifreeze.channel.messages import Message, Stop, Welcome
-from antifreeze.descriptors import Held, Seen
+from antifreeze.descriptors import Held, Seen, wait_readable
 from antifreeze.errors import WorkerStartFailed
 from antifreeze.linux import on_fork, resource
 from antifreeze.living import living
@@ -201,7 +201,7 @@ class WorkerProcess:
         return messages
 
     def is_gone(self) -> bool:
-        return bool(select.select([self.pidfd], [], [], 0)[0])
+        return wait_readable(self.pidfd, 0)
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)

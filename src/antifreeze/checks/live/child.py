@@ -12,7 +12,6 @@ import faulthandler
 import os
 import pickle
 import re
-import select
 import signal
 import time
 import warnings
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
+from antifreeze.descriptors import wait_readable
 from antifreeze.doctor.facts.names import is_library
 from antifreeze.supervisor.observe import kept_from
 from antifreeze.worker.settling import die_with_parent, part_descriptors
@@ -114,8 +114,7 @@ def _receive(descriptor: int, limit_s: float) -> bytes | None:
     """The whole answer; empty where the child died before it, None where it took too long."""
     deadline, content = time.monotonic() + limit_s, b""
     while len(content) < _HEAD or len(content) < _HEAD + int.from_bytes(content[:_HEAD], "little"):
-        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
+        if not wait_readable(descriptor, deadline - time.monotonic()):
             return None
         piece = os.read(descriptor, 1 << 20)
         if not piece:
