@@ -97,6 +97,13 @@ def test_what_is_refused_is_named_with_its_value(name: str, values: list[Any]) -
         assert f"{name}={value!r}" in str(refused.value)
 
 
+def test_recycling_is_by_samples_or_by_memory() -> None:
+    with pytest.raises(
+        OptionError, match=r'recycle_worker_after=0: expected a number of samples \(an int above 0\), or memory such as "2GiB"'
+    ):
+        checked(recycle_worker_after=0)
+
+
 def test_an_option_error_is_a_value_error() -> None:
     assert issubclass(OptionError, ValueError)
     assert issubclass(OptionError, AntifreezeError)

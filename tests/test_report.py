@@ -9,7 +9,7 @@ import pytest
 from antifreeze import DataLoader
 from antifreeze import report as module
 from antifreeze.delivery.bad_samples import BadSampleRecord
-from antifreeze.delivery.ledger import Decided, Ledger, OwnUse, Timing
+from antifreeze.delivery.ledger import NOT_MEASURED, Decided, Ledger, OwnUse, Timing
 from antifreeze.events import Happening
 from antifreeze.options import OnBadSample
 from antifreeze.report import Report
@@ -97,6 +97,20 @@ def test_what_was_not_weighed_is_not_said_to_weigh_nothing() -> None:
     source.timing.delivered_bytes, source.most_in_flight_bytes = 0, 0
     text = str(Report.of(source, cores=4, workers=0))
     assert "0 B" not in text and "none in flight" in text
+
+
+def test_what_was_weighed_in_part_is_said_to_be_a_part() -> None:
+    """Some batches came through slots, the others were made by the loop."""
+    source = ledger()
+    source.costs.copies.made = 3
+    assert "2 epochs, at least 3.5 MB (" in " ".join(str(Report.of(source, cores=4, workers=2)).split())
+
+
+def test_nothing_is_advised_before_auto_has_measured() -> None:
+    source = ledger()
+    source.costs.blocked_s = 2.0
+    source.decided.append(Decided(0, "no workers", 0, NOT_MEASURED))
+    assert "has not measured enough yet" in " ".join(Report.of(source, cores=4, workers=0).verdict.split())
 
 
 def test_the_text() -> None:

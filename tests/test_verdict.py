@@ -80,12 +80,20 @@ CASES = {
     ),
     "batches of one sample, auto": (
         replace(SMALL, workers=0, in_stages_s=0.4, auto=True),
-        'num_workers="auto" has chosen none but the loop itself on 8 cores; a batch of 1 sample takes 20 µs, and one by a worker',
+        'num_workers="auto" has chosen no workers on 8 cores; a batch of 1 sample takes 20 µs, and one by a worker',
     ),
     "batches of one sample, with workers": (
         replace(SMALL, waited_s=3.0, in_stages_s=1.0),
         "that is 0.1 ms for each of 20,000 batches: larger batches need fewer of them, and num_workers=0, which needs none, would be about "
         "5.3× as fast",
+    ),
+    "waiting, auto, which has not measured yet": (
+        replace(WAITS, cpu_s=1.0, auto=True, undecided=True, workers=0),
+        'num_workers="auto" began with no workers on 8 cores, and has not measured enough yet to choose',
+    ),
+    "start-up, nearly all of it before the very first batch": (
+        replace(WAITS, startup_s=9.0, epochs=3, first_batch_s=8.5, persistent=True),
+        "90% of it for the beginnings and ends of epochs; 8.5 s of it until the very first batch: a longer run pays that once",
     ),
     "waiting, auto": (
         replace(WAITS, cpu_s=1.0, auto=True),
@@ -149,7 +157,7 @@ CASES = {
         "though the first batches of most were loaded ahead of them",
     ),
     "start-up of one epoch": (replace(WAITS, startup_s=9.0), "9.0 s until the first batch and after the last: a longer run pays that once"),
-    "restarts": (replace(WAITS, restarts_s=9.0), "90% of it for workers that were replaced; the story says why they ended"),
+    "restarts": (replace(WAITS, restarts_s=9.0), "90% of it for workers that were replaced; report().story says why they ended"),
     "a stall that lasts": (
         waiting_now(replace(FINE, waited_s=0.5), 20.0),
         "the loop is waiting now, for 20.0 s; in all it waited 67% of the time (20.5 s of 30.5 s), 98% of it for samples that did not",

@@ -110,7 +110,7 @@ class Options:
             memory_budget_bytes=parse_bytes("memory_budget", memory_budget),
             max_restarts_per_minute=_count("max_restarts_per_minute", max_restarts_per_minute),
             recycle_after_samples=recycle_worker_after if _is_count(recycle_worker_after) else None,
-            recycle_after_bytes=None if _is_count(recycle_worker_after) else parse_bytes("recycle_worker_after", recycle_worker_after),
+            recycle_after_bytes=None if _is_count(recycle_worker_after) else _recycle_bytes(recycle_worker_after),
             hedge=_flag("hedge", hedge),
             warm_epochs=_flag("warm_epochs", warm_epochs),
             workers=kind,
@@ -168,6 +168,15 @@ def parse_bytes(name: str, value: int | str | None) -> int | None:
     if match is None or unit is None or not 1 <= float(match.group(1)) * unit < 2**63:
         raise OptionError(f'{name}={value!r}: expected a number of bytes above 0, such as 4_000_000_000 or "4GiB"')
     return int(float(match.group(1)) * unit)
+
+
+def _recycle_bytes(value: Any) -> int | None:
+    try:
+        return parse_bytes("recycle_worker_after", value)
+    except OptionError:
+        raise OptionError(
+            f'recycle_worker_after={value!r}: expected a number of samples (an int above 0), or memory such as "2GiB"'
+        ) from None
 
 
 def _on_bad_sample(value: Any) -> OnBadSample | BadSampleChoice:

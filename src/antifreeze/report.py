@@ -14,7 +14,7 @@ from typing import Any
 from antifreeze.delivery.bad_samples import DONE, BadSampleRecord
 from antifreeze.delivery.crowding import crowded_loop, crowded_workers
 from antifreeze.delivery.growth import growth_finding
-from antifreeze.delivery.ledger import Ledger, Timing
+from antifreeze.delivery.ledger import NOT_MEASURED, Ledger, Timing
 from antifreeze.linux import PAST_CACHES_BYTES, fresh_page_ns, past_caches
 from antifreeze.supervisor.work import Costs
 from antifreeze.verdict import Counted, verdict, waited_for, waiting_now
@@ -126,7 +126,9 @@ class Report:
         threads, pools = costs.own_threads, [worker.busy_threads for worker in costs.memory.workers.values()]
         fight = crowded_loop(threads.most, threads.without_core, cores)
         counted = _counted(timing, costs, workers, cores, persistent)
-        counted = replace(counted, auto=bool(ledger.decided), loaded_ahead=ledger.warmth.used, fight=fight is not None)
+        undecided = bool(ledger.decided) and NOT_MEASURED in ledger.decided[-1].why
+        counted = replace(counted, auto=bool(ledger.decided), undecided=undecided)
+        counted = replace(counted, loaded_ahead=ledger.warmth.used, fight=fight is not None)
         if timing.waiting_since_ns is not None:
             counted = waiting_now(counted, (time.perf_counter_ns() - timing.waiting_since_ns) / 1e9)
         return cls(
@@ -257,7 +259,9 @@ class Report:
 
     def _delivered_row(self) -> str:
         samples, batches, epochs = _several(self.samples, "sample"), _several(self.batches, "batch", "es"), _several(self.epochs, "epoch")
-        size = f", {_bytes(self.delivered_bytes)}" if self.delivered_bytes else ""  # what is made where it is used is not weighed
+        size = f", {_bytes(self.delivered_bytes)}" if self.delivered_bytes else ""
+        if size and self.as_made:
+            size = f", at least {_bytes(self.delivered_bytes)} (what this process makes itself is weighed only under memory_budget)"
         return f"{samples} in {batches}, {epochs}{size}"
 
     def _ahead_row(self) -> str:
@@ -353,6 +357,7 @@ def _counted(timing: Timing, costs: Costs, workers: int, cores: int, persistent:
         cores=cores,
         persistent=persistent,
         taking_turns=bool(costs.taking_turns),
+        first_batch_s=(timing.first_batch_ns or 0) / 1e9,
         past_caches=past_caches() if timing.delivered_bytes >= PAST_CACHES_BYTES * max(1, timing.samples) else "",
     )
 

@@ -23,6 +23,7 @@ WAITING_MATTERS = 0.05
 WORKERS_ARE_IDLE = 0.6
 MOST_WAITING_WORKERS = 32
 WORTH_IT = 1.1
+MOSTLY = 0.8
 OURS = 0.75
 """Of the cores: who has less, and stands in a queue for more, stands there behind others."""
 A_STALL_S, A_STALL_TIMES = 1.0, 10.0
@@ -65,9 +66,11 @@ class Counted:
     persistent: bool  # workers stay from one epoch to the next
     taking_turns: bool = False  # threads, because of random generators
     auto: bool = False  # the number of workers is ours to choose
+    undecided: bool = False  # and what it is now was not measured
     loaded_ahead: int = 0  # batches that were there before their epoch began
     fight: bool = False  # threads of the loop's process, over cores, while it loads
     past_caches: str = ""  # what would let its copies go there
+    first_batch_s: float = 0.0  # of the very first epoch
     waiting_now_s: float = 0.0
     """Of waited_s, what the loop is at while it is asked."""
 
@@ -165,7 +168,7 @@ def _advice(cause: Cause, counted: Counted) -> str:
     if cause is Cause.START_UP:
         return _about_start_up(counted)
     if cause is Cause.RESTARTS:
-        return "the story says why they ended; sample_timeout_s bounds what a stuck sample costs"
+        return "report().story says why they ended; sample_timeout_s bounds what a stuck sample costs"
     if cause is Cause.STALLS:
         return "sample_timeout_s with on_bad_sample ends such waits; while one lasts, `antifreeze doctor PID` says what it is"
     if cause is Cause.HAND_OVER:
@@ -179,7 +182,9 @@ def _advice(cause: Cause, counted: Counted) -> str:
     if cause is Cause.NO_CORE and (counted.workers <= max(1, counted.cores - 1) or _had(counted) < OURS * counted.cores):
         return _about_others(counted)
     if counted.auto:
-        there = f"{counted.workers} worker{'s' if counted.workers > 1 else ''}" if counted.workers else "none but the loop itself"
+        there = f"{counted.workers} worker{'s' if counted.workers > 1 else ''}" if counted.workers else "no workers"
+        if counted.undecided:
+            return f'num_workers="auto" began with {there} on {_cores(counted.cores)}, and has not measured enough yet to choose'
         found = f'num_workers="auto" has chosen {there} on {_cores(counted.cores)}'
         if _has_small_batches(counted):
             return f"{found}; {_about_small_batches(counted)}"
@@ -215,6 +220,8 @@ def _about_start_up(counted: Counted) -> str:
     each_s = counted.startup_s / max(1, counted.epochs)
     if counted.workers and not counted.persistent and counted.epochs > 1:
         return f"{_s(each_s)} for each of {counted.epochs} epochs: persistent_workers=True keeps the workers from one epoch to the next"
+    if counted.epochs > 1 and counted.first_batch_s >= MOSTLY * counted.startup_s:
+        return f"{_s(counted.first_batch_s)} of it until the very first batch: a longer run pays that once"
     if counted.epochs > 1 and counted.loaded_ahead:
         return f"{_s(each_s)} for each of {counted.epochs} epochs, though the first batches of most were loaded ahead of them"
     if counted.epochs > 1:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import Dataset
 
 from antifreeze import BadSample, BatchesByLength, OptionError, StreamByLength
 from antifreeze.plan.map_plan import MapPlan, Quarantine
@@ -196,6 +197,18 @@ def test_what_cannot_be_asked_for(arguments: Any, options: dict[str, Any], words
     with pytest.raises(OptionError) as caught:
         BatchesByLength(*arguments, **options)
     assert words in str(caught.value)
+
+
+def test_a_data_set_in_the_place_of_its_lengths_is_refused_and_not_read() -> None:
+    class Endless(Dataset[int]):  # as numpy sees it: no IndexError ever comes
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> int:
+            raise AssertionError("it was read")
+
+    with pytest.raises(OptionError, match=r"not the data set itself \(Endless\); lengths_of\(dataset\) gives them"):
+        BatchesByLength(Endless(), 100)
 
 
 def test_a_sampler_is_pickled_and_its_copy_goes_on_by_itself() -> None:

@@ -659,7 +659,7 @@ def test_an_iterable_data_set_keeps_its_number_of_streams() -> None:
         assert torch.cat(list(loader)).tolist() == list(range(20))
         assert loader.num_workers == before
         (decided,) = loader.report().decided
-        assert f"{before} worker process" in decided
+        assert f"{before} worker process" in decided and "of an iterable data set the number of workers says" in decided
         assert "so it is the cores less one, and stays" in decided
 
 

@@ -11,13 +11,16 @@ from torch.utils.data import default_collate
 from antifreeze.worker.odd_one import odd_one
 
 TWO, THREE = torch.zeros(2), torch.zeros(3)
+PADS = "; collate_fn=antifreeze.Pad() fills samples of different sizes up to the largest of their batch"
 
 
 @pytest.mark.parametrize(
     ("samples", "row", "how"),
     [
-        ([TWO, TWO, THREE], 2, "it is tensor float32[3], but the batch's first sample is tensor float32[2]"),
-        ([THREE, TWO, TWO], 0, "it is tensor float32[3], but most of the batch are tensor float32[2]"),
+        ([TWO, TWO, THREE], 2, "it is tensor float32[3], but the batch's first sample is tensor float32[2]" + PADS),
+        ([THREE, TWO, TWO], 0, "it is tensor float32[3], but most of the batch are tensor float32[2]" + PADS),
+        ([TWO, TWO.int()[None]], 1, "it is tensor int32[1, 2], but the batch's first sample is tensor float32[2]"),
+        ([TWO, TWO[None]], 1, "it is tensor float32[1, 2], but the batch's first sample is tensor float32[2]"),
         ([{"x": None}, {"x": 1}, {"x": 2}], 0, "it is {'x': NoneType}, but most of the batch are {'x': int}"),
         ([{"x": None}, {"x": None}, {"x": 2}], 0, "it is {'x': NoneType}, but most of the batch are {'x': int}"),
         ([1, 2.5, None], 2, "it is None"),
@@ -26,7 +29,7 @@ TWO, THREE = torch.zeros(2), torch.zeros(3)
         ([{"x": 1, "y": 1}, {"x": 1}, {"x": 1}], 0, "it is {'x': int, 'y': int}, but most of the batch are {'x': int}"),
         ([{"x": 1}, {"x": 1, "y": 1}, {"y": 1}], 2, "it is {'y': int}, but the batch's first sample is {'x': int}"),
         ([object(), object()], 0, "it cannot be collated even alone"),
-        ([TWO, THREE], 1, "it is tensor float32[3], but the batch's first sample is tensor float32[2]"),
+        ([TWO, THREE], 1, "it is tensor float32[3], but the batch's first sample is tensor float32[2]" + PADS),
     ],
 )
 def test_of_torchs_own_collate(samples: list[Any], row: int, how: str) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import Dataset, Sampler
 
 from antifreeze.batching.checked import MOST, whole_number
 from antifreeze.errors import OptionError
@@ -238,6 +238,11 @@ def padded_to(lengths: Any, multiple_of: int) -> Any:
 
 
 def _as_lengths(lengths: Any) -> Any:
+    if isinstance(lengths, Dataset):  # whose samples numpy would ask for, one after the other, and for ever where no IndexError comes
+        raise OptionError(
+            f"BatchesByLength: lengths is a number for each sample, not the data set itself ({type(lengths).__name__}); "
+            "lengths_of(dataset) gives them"
+        )
     if not isinstance(lengths, (Sized, torch.Tensor)):
         raise OptionError(f"BatchesByLength: lengths is a list or array of whole numbers, not {type(lengths).__name__}")
     try:

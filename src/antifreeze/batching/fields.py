@@ -219,4 +219,5 @@ def length_of(sample: Any, measure: Callable[[Any], int] | str | int | None) -> 
             return len(part)
         others.append(path)
     wanted = "no array" if measure is None else f"no array {str(measure)!r}"
-    raise OptionError(f"a length cannot be told: the sample has {wanted} (but {', '.join(map(repr, others)) or 'none at all'}); length=…")
+    there = ", ".join(map(repr, others)) or "none at all"
+    raise OptionError(f"a length cannot be told: the sample has {wanted} (but {there}); length= names one, or is a function of the sample")

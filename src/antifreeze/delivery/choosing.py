@@ -23,7 +23,7 @@ from antifreeze.tuning.setting import FEWER_PROCESSES, INLINE, MOST_PROCESSES, M
 from antifreeze.worker.awaiting import awaits
 
 FILES_FOR_EACH = 8
-_STREAMS_STAY = "the number of streams says which samples make which batch, so it is the cores less one, and stays"
+_STREAMS_STAY = "of an iterable data set the number of workers says which samples make which batch, so it is the cores less one, and stays"
 
 
 def choose_kind(loader: Any) -> tuple[WorkerKind, str]:

@@ -64,6 +64,10 @@ class Timing:
     own: OwnUse = field(default_factory=OwnUse)
 
 
+NOT_MEASURED = "nothing is measured yet"
+"""Why num_workers="auto" begins as it does."""
+
+
 @dataclass(frozen=True)
 class Decided:
     """With num_workers="auto": what came to stay, from this batch on, and why."""

@@ -164,11 +164,16 @@ def gave_up(number: int, budget: RestartBudget, story: Story) -> str:
     )
 
 
+_GUARD = (
+    "\n  a script whose workers are not forked needs `if __name__ == '__main__':` around what starts the training, and its classes and "
+    "functions outside of it"
+)
+
+
 def start_failed(times: int, story: Story, forks: bool) -> str:
-    guard = "" if forks else "\n  a script whose workers are not forked needs `if __name__ == '__main__':` around what starts the training"
     return (
         f"workers ended {times} times before they could load anything\nthe story:\n{story}\n"
-        f"  what to do: their own words stand above, on stderr; look at worker_init_fn and __iter__{guard}"
+        f"  what to do: their own words stand above, on stderr; look at worker_init_fn and __iter__{'' if forks else _GUARD}"
     )
 
 

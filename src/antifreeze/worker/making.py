@@ -231,7 +231,10 @@ class NoRows(Exception):
 
 
 def none_error(which: str) -> BadSample:
-    return BadSample(f'{which} is None, which is no sample; only a collate_fn of your own, under on_bad_sample="raise", gets to see it')
+    return BadSample(
+        f"{which} is None (does __getitem__ lack a return?)\n"
+        '  what to do: on_bad_sample="skip" leaves such samples out; or a collate_fn of your own, which gets to see them under "raise"'
+    )
 
 
 def _same_order(node: Any, sample: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,9 @@ import torch
 
 from antifreeze.naming import shown
 from antifreeze.torch_private import default_collate
+
+_SIZES = re.compile(r"\[[\d, ]*\]")
+_PADS = "; collate_fn=antifreeze.Pad() fills samples of different sizes up to the largest of their batch"
 
 
 def odd_one(samples: list[Any], collate_fn: Callable[[Any], Any], of_two: int = 0) -> tuple[int, str] | None:
@@ -22,7 +26,10 @@ def odd_one(samples: list[Any], collate_fn: Callable[[Any], Any], of_two: int = 
         row = _differing(samples, usual)
         if collate_fn is default_collate:  # which takes some that differ, and refuses some that do not
             row = next((row for row in range(len(samples)) if not _fits(samples, row, usual)), row)
-        return None if row is None else (row, _how(samples, row, usual))
+        if row is None:
+            return None
+        pads = collate_fn is default_collate and _differ_in_size(samples, row, usual)
+        return row, _how(samples, row, usual) + (_PADS if pads else "")
     except Exception:  # a shape that cannot be had, or no end of them: the error at hand is the one to tell
         return None
 
@@ -63,6 +70,16 @@ def _how(samples: list[Any], row: int, usual: Any) -> str:
         return "it cannot be collated even alone"
     others = "the batch's first sample is" if usual_outline == _outline(samples[0]) else "most of the batch are"
     return f"it is {outline}, but {others} {usual_outline}"
+
+
+def _differ_in_size(samples: list[Any], row: int, usual: Any) -> bool:
+    """And in nothing else: what Pad is for."""
+    outline, usual_outline = _outline(samples[row]), _outline(usual)
+    return outline != usual_outline and _SIZES.sub(_dimensions, outline) == _SIZES.sub(_dimensions, usual_outline)
+
+
+def _dimensions(sizes: re.Match[str]) -> str:
+    return "," * (sizes[0].count(",") + (sizes[0] != "[]"))
 
 
 def _outline(sample: Any, depth: int = 8) -> str:
