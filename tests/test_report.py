@@ -103,7 +103,7 @@ def test_what_was_weighed_in_part_is_said_to_be_a_part() -> None:
     """Some batches came through slots, the others were made by the loop."""
     source = ledger()
     source.costs.copies.made = 3
-    assert "2 epochs, at least 3.5 MB (" in " ".join(str(Report.of(source, cores=4, workers=2)).split())
+    assert "2 epochs, at least 3.5 MB loop" in " ".join(str(Report.of(source, cores=4, workers=2)).split())
 
 
 def test_nothing_is_advised_before_auto_has_measured() -> None:

@@ -233,7 +233,9 @@ class Report:
         if self.quarantined:
             rows.append(("quarantine", f"{_several(self.quarantined, 'listed sample')} of an earlier run not loaded"))
         if self.decided:
-            before = f" ({len(self.decided) - 1} before that in .decided)" if len(self.decided) > 1 else ""
+            before = (
+                f" (before that: {_several(len(self.decided) - 1, 'other choice')}, in report().decided)" if len(self.decided) > 1 else ""
+            )
             rows.append(("auto", f"{self.decided[-1]}{before}"))
         if self.made_by_loop:
             rows.append(
@@ -261,7 +263,7 @@ class Report:
         samples, batches, epochs = _several(self.samples, "sample"), _several(self.batches, "batch", "es"), _several(self.epochs, "epoch")
         size = f", {_bytes(self.delivered_bytes)}" if self.delivered_bytes else ""
         if size and self.as_made:
-            size = f", at least {_bytes(self.delivered_bytes)} (what this process makes itself is weighed only under memory_budget)"
+            size = f", at least {_bytes(self.delivered_bytes)}"  # what this process makes itself is weighed only under a memory_budget
         return f"{samples} in {batches}, {epochs}{size}"
 
     def _ahead_row(self) -> str:
