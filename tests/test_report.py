@@ -245,6 +245,13 @@ def test_faults_that_cost_little_are_only_counted(monkeypatch: pytest.MonkeyPatc
     assert " | " not in row_of(report, "kernel")
 
 
+def test_faults_of_a_short_run_are_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker's first samples touch its memory for the first time, whatever they are."""
+    report = Report.of(counted(monkeypatch, Used(32, 32 * 1000, 32), OwnUse()), cores=4, workers=2)
+    assert report.worker_fault_share > 0.05
+    assert " | " not in row_of(report, "kernel")
+
+
 def test_what_cannot_be_measured_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     source = counted(monkeypatch, Used(640, 640 * 1000, 320), OwnUse(), fault_ns=0.0)
     assert " | " not in row_of(Report.of(source, cores=4, workers=2), "kernel")

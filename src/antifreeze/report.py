@@ -24,7 +24,7 @@ _SHOWN_BAD = 10
 _LINE = 116
 _SHOWN_SHARE = 0.01
 _FEW_FAULTS = 8  # a sample in workers, or a batch in the loop's process: what they cost is not even asked
-_DEAR_SHARE = 0.05
+_DEAR_SHARE, _DEAR_S = 0.05, 0.1  # of the work, and in all: what workers touch for the first time is fresh in any run
 _DEAR_IN_WORKERS = (
     "a fresh page costs {cost_us:.1f} µs here, in workers about {share:.0%} of their work: they keep what is freed, up to 32 MB a "
     "piece, but larger arrays, mapped files and what a library maps for itself are paid for each time; a buffer that is used again is not"
@@ -297,7 +297,7 @@ class Report:
         if self.fault_s is None:
             return []
         found, cost_us = [], self.fault_s * 1e6
-        if self.worker_fault_share >= _DEAR_SHARE:
+        if self.worker_fault_share >= _DEAR_SHARE and self.worker_faults * self.fault_s >= _DEAR_S:
             found.append(("", _DEAR_IN_WORKERS.format(cost_us=cost_us, share=self.worker_fault_share)))
         each_s = self.own_faults * self.fault_s / self.own_batches if self.own_batches else 0.0
         if each_s * self.batches > _DEAR_SHARE * (self.waited_s + self.loop_s):
