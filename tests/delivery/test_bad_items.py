@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from antifreeze import DataLoader
-from antifreeze.errors import BadSample, SampleLost, SampleTimeout
+from antifreeze.errors import AntifreezeWarning, BadSample, SampleLost, SampleTimeout
 
 ITEMS, BATCH, BAD = 24, 4, 13
 REST = [number for number in range(ITEMS) if number != BAD]
@@ -152,7 +152,8 @@ def test_a_stream_of_nothing_but_bad_items_comes_to_its_end() -> None:
             return iter(lambda: None, 1)
 
     with DataLoader(Never({}), BATCH, on_bad_sample="skip") as loader:
-        assert list(loader) == []
+        with pytest.warns(AntifreezeWarning, match="no batch came in this epoch"):
+            assert list(loader) == []
         assert len(loader.report().bad_samples) == 1000
         assert "in a row were bad, so stream 0 ends here" in loader.report().bad_samples[-1].failure.explanation
 

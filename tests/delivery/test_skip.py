@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from antifreeze import DataLoader
-from antifreeze.errors import TooManyBadSamples
+from antifreeze.errors import AntifreezeWarning, TooManyBadSamples
 
 
 class TwoAreBad(Dataset[Any]):
@@ -336,3 +336,18 @@ def test_a_record_has_what_the_list_has(num_workers: int) -> None:
         assert getattr(record, name) == listed[name]
     assert (record.index, record.exception, record.message) == ("5", "ValueError", "sample 5 is bad")
     assert "__getitem__" in record.traceback
+
+
+@pytest.mark.parametrize("num_workers", [0, 2, "auto"])
+def test_an_epoch_of_which_nothing_is_left_is_said_once(num_workers: int | str) -> None:
+    """A wrong folder, for instance: the loop would do nothing, epoch after epoch, without a word."""
+    with DataLoader(SomeAreBad(6, set(range(6))), batch_size=2, num_workers=num_workers, on_bad_sample="skip") as loader:
+        with pytest.warns(
+            AntifreezeWarning, match="no batch came in this epoch, because all samples were bad.*the last one: sample .* is bad"
+        ):
+            assert list(loader) == []
+        assert list(loader) == []
+
+
+def test_an_epoch_without_samples_is_no_news() -> None:
+    assert list(DataLoader(SomeAreBad(0, set()), on_bad_sample="skip")) == []

@@ -143,6 +143,9 @@ class BadSampleDesk:
         except OSError as why:  # it is no reason to end the training, and hides no error
             say(f"bad_samples_file={path!r} cannot be written: {why.strerror}; it lacks {record.failure.describe()}")
 
+    def has_bad_of(self, epoch: int) -> bool:
+        return bool(self.records) and self.records[-1].epoch == epoch
+
     def check_limit(self, epoch: int, samples: int | None) -> None:
         limit = self._options.max_bad_samples
         if limit is None:

@@ -502,6 +502,8 @@ class LoaderIterator(BaseIterator):  # type: ignore[misc]
             self.pool.hear_inits(self._num_yielded)
         if not self.cursor.finished:
             self.cursor.sampler_epoch = self.cursor.sampler_epoch if self._asked is None else self._asked.epoch_now()
+            if not self._num_yielded and self._desk.has_bad_of(self._ledger.timing.epochs):
+                self._traps.nothing_came(self._desk.records[-1])
             self.cursor.finished = True  # from here on whatever is broken off is done when next() is called again
         if not self._persistent_workers and not self._custody.is_parked:
             parked = self._steering is not None and self._custody.park(self._next_epoch)

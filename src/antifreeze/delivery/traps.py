@@ -155,6 +155,10 @@ class Traps:
         if finished and isinstance(sampler, BatchesByLength):
             sampler.end_epoch()
 
+    def nothing_came(self, last: object) -> None:
+        """Of an epoch: `last` is the last of its bad samples."""
+        self.say("nothing", f"no batch came in this epoch, because all samples were bad; the last one: {last}")
+
     def first_of_stream(self, stream: int, content: Any) -> None:
         """`content`: the bytes of a batch that a stream delivered. Where two streams begin alike, the next batch tells whether the samples
         are all alike anyway, which is no reason to say anything."""
