@@ -9,7 +9,7 @@ import pytest
 from antifreeze import DataLoader
 from antifreeze import report as module
 from antifreeze.delivery.bad_samples import BadSampleRecord
-from antifreeze.delivery.ledger import NOT_MEASURED, Decided, Ledger, OwnUse, Timing
+from antifreeze.delivery.ledger import Decided, Ledger, OwnUse, Timing
 from antifreeze.events import Happening
 from antifreeze.options import OnBadSample
 from antifreeze.report import Report
@@ -106,10 +106,11 @@ def test_what_was_weighed_in_part_is_said_to_be_a_part() -> None:
     assert "2 epochs, at least 3.5 MB loop" in " ".join(str(Report.of(source, cores=4, workers=2)).split())
 
 
-def test_nothing_is_advised_before_auto_has_measured() -> None:
+def test_nothing_is_advised_while_auto_looks_around() -> None:
     source = ledger()
     source.costs.blocked_s = 2.0
-    source.decided.append(Decided(0, "no workers", 0, NOT_MEASURED))
+    source.decided.append(Decided(0, "no workers", 0, "nothing is measured yet"))
+    source.undecided = True
     assert "has not measured enough yet" in " ".join(Report.of(source, cores=4, workers=0).verdict.split())
 
 

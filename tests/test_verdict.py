@@ -89,7 +89,7 @@ CASES = {
     ),
     "waiting, auto, which has not measured yet": (
         replace(WAITS, cpu_s=1.0, auto=True, undecided=True, workers=0),
-        'num_workers="auto" began with no workers on 8 cores, and has not measured enough yet to choose',
+        'num_workers="auto" has no workers so far on 8 cores, and has not measured enough yet to choose',
     ),
     "start-up, nearly all of it before the very first batch": (
         replace(WAITS, startup_s=9.0, epochs=3, first_batch_s=8.5, persistent=True),

@@ -14,7 +14,7 @@ from typing import Any
 from antifreeze.delivery.bad_samples import DONE, BadSampleRecord
 from antifreeze.delivery.crowding import crowded_loop, crowded_workers
 from antifreeze.delivery.growth import growth_finding
-from antifreeze.delivery.ledger import NOT_MEASURED, Ledger, Timing
+from antifreeze.delivery.ledger import Ledger, Timing
 from antifreeze.linux import PAST_CACHES_BYTES, fresh_page_ns, past_caches
 from antifreeze.supervisor.work import Costs
 from antifreeze.verdict import Counted, verdict, waited_for, waiting_now
@@ -126,8 +126,7 @@ class Report:
         threads, pools = costs.own_threads, [worker.busy_threads for worker in costs.memory.workers.values()]
         fight = crowded_loop(threads.most, threads.without_core, cores)
         counted = _counted(timing, costs, workers, cores, persistent)
-        undecided = bool(ledger.decided) and NOT_MEASURED in ledger.decided[-1].why
-        counted = replace(counted, auto=bool(ledger.decided), undecided=undecided)
+        counted = replace(counted, auto=bool(ledger.decided), undecided=ledger.undecided)
         counted = replace(counted, loaded_ahead=ledger.warmth.used, fight=fight is not None)
         if timing.waiting_since_ns is not None:
             counted = waiting_now(counted, (time.perf_counter_ns() - timing.waiting_since_ns) / 1e9)

@@ -66,7 +66,7 @@ class Counted:
     persistent: bool  # workers stay from one epoch to the next
     taking_turns: bool = False  # threads, because of random generators
     auto: bool = False  # the number of workers is ours to choose
-    undecided: bool = False  # and what it is now was not measured
+    undecided: bool = False  # and is still being looked for
     loaded_ahead: int = 0  # batches that were there before their epoch began
     fight: bool = False  # threads of the loop's process, over cores, while it loads
     past_caches: str = ""  # what would let its copies go there
@@ -184,7 +184,7 @@ def _advice(cause: Cause, counted: Counted) -> str:
     if counted.auto:
         there = f"{counted.workers} worker{'s' if counted.workers > 1 else ''}" if counted.workers else "no workers"
         if counted.undecided:
-            return f'num_workers="auto" began with {there} on {_cores(counted.cores)}, and has not measured enough yet to choose'
+            return f'num_workers="auto" has {there} so far on {_cores(counted.cores)}, and has not measured enough yet to choose'
         found = f'num_workers="auto" has chosen {there} on {_cores(counted.cores)}'
         if _has_small_batches(counted):
             return f"{found}; {_about_small_batches(counted)}"

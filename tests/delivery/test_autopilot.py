@@ -163,3 +163,14 @@ def test_a_trial_in_which_a_worker_is_replaced_in_every_window_ends() -> None:
     assert decided[0] == HOME and auto.setting == setting
     assert trial not in auto.tuner.belief, "nothing was seen of it"
     assert decided == [HOME], "nor is anything tried in times like these"
+
+
+def test_it_is_undecided_until_nothing_was_worth_a_trial() -> None:
+    """What the report says of its choice depends on that."""
+    ledger = Ledger()
+    auto = Autopilot(ledger, Options(), lambda: 8, Limits(inline=False), HOME)
+    _, setting = run(auto, ledger, HOME, 2 * MS)
+    assert ledger.undecided and setting != HOME
+    for _ in range(30):
+        _, setting = run(auto, ledger, setting, 2 * MS)
+    assert not ledger.undecided

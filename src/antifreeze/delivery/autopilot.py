@@ -20,7 +20,7 @@ from operator import sub
 
 from antifreeze.delivery.claims import register, shared_cores
 from antifreeze.delivery.kept_memory import KeptMemory
-from antifreeze.delivery.ledger import NOT_MEASURED, Decided, Ledger
+from antifreeze.delivery.ledger import Decided, Ledger
 from antifreeze.delivery.thread_use import ThreadUse
 from antifreeze.options import Options
 from antifreeze.supervisor.cgroup import available_memory_bytes
@@ -77,7 +77,8 @@ class Autopilot:
         self.tuner = Tuner(limits, first)
         self.setting = first
         self.kind = limits.kinds[0]  # of its workers
-        self._remember(first, f"{NOT_MEASURED}{why_kind and f'; workers would be {self.kind.plural}: {why_kind}'}")
+        self._remember(first, f"nothing is measured yet{why_kind and f'; workers would be {self.kind.plural}: {why_kind}'}")
+        ledger.undecided = True
         self.due_ns = 0
         self.active_s = 0.0
         self._options = options
@@ -122,6 +123,7 @@ class Autopilot:
         """Nothing will change any more."""
         self._ledger.decided.clear()
         self._remember(self.setting, why)
+        self._ledger.undecided = False
 
     # --- windows ---
 
@@ -167,6 +169,7 @@ class Autopilot:
         if self.tuner.why:
             self._remember(self.tuner.home, self.tuner.why)  # also where something else is tried already
         self.setting = decision.setting
+        self._ledger.undecided &= decision.is_trial or decision.setting != setting
         return decision
 
     def _is_over(self, mark: _Mark, setting: Setting) -> bool:

@@ -64,10 +64,6 @@ class Timing:
     own: OwnUse = field(default_factory=OwnUse)
 
 
-NOT_MEASURED = "nothing is measured yet"
-"""Why num_workers="auto" begins as it does."""
-
-
 @dataclass(frozen=True)
 class Decided:
     """With num_workers="auto": what came to stay, from this batch on, and why."""
@@ -104,6 +100,7 @@ class Ledger:
     keeps_memory: str = ""  # why freed memory of the loop's process is kept (kept_memory.py)
     warmth: Warmth = field(default_factory=Warmth)
     decided: list[Decided] = field(default_factory=list)  # oldest first; empty where the number of workers was given
+    undecided: bool = False  # something was worth a trial after each window so far
     local_seeds: SampleSeeds | None = None  # of the last epoch loaded in this process: what the data set draws
     held_loop: HeldLoop | None = None  # of coroutines that were loaded in this process
     learnt: list[Learnt] = field(default_factory=list)  # in epochs that have ended; whoever takes one has it for himself
