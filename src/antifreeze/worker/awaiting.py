@@ -150,8 +150,10 @@ class _Lane:
             steps, value, error = self.sample.steps, None, None
             try:
                 value = await steps
-            except GeneratorExit:
-                raise
+            except GeneratorExit as raised:
+                if not steps.exited:  # nobody holds our task any more
+                    raise
+                error = raised
             except BaseException as raised:  # KeyboardInterrupt too, which asyncio would raise, and find not retrieved
                 error = raised
             self._is_cancelled_no_more()  # also where it passed over that
