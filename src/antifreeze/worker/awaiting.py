@@ -147,7 +147,8 @@ class _Lane:
 
     async def run(self) -> None:
         while self.sample is not None:
-            steps, value, error = self.sample.steps, None, None
+            steps, value = self.sample.steps, None
+            error: BaseException | None = None
             try:
                 value = await steps
             except GeneratorExit as raised:
