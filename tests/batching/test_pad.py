@@ -224,6 +224,7 @@ def test_different_dtypes_are_promoted() -> None:
         (Pad(), [{"a": [1], "x": None}, {"a": [[1]], "x": None}], 1, "field 'a' has 2 dimensions"),
         (Join("a"), [{"a": [1], "b": [1]}, {"a": [1, 2], "b": [1]}, {"a": [1], "b": [1, 2]}], 2, "field 'b' has the shape (2,)"),
         (Pad({"a": 0}), [{"a": None}, {"a": [1]}], 0, "no array 'a', as others of its batch have; its arrays are none"),
+        (Join(), [{"a": "text"}, {"a": [1]}, {"a": [1]}], 0, "has no array, as others of its batch have"),
         (Pad(), [np.ones(1, dtype=np.uint16), np.ones(1, dtype=np.int64)], 1, "is torch.int64, in the batch's first sample torch.uint16"),
         (Pad(), [torch.ones(2).to_sparse(), torch.ones(1).to_sparse()], 0, "sparse tensors"),
         (Pad(), [[1, None], [2]], 0, "a list of object, not of numbers"),

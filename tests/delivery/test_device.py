@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 import signal
 import time
-from collections import OrderedDict, defaultdict, namedtuple
+from array import array
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Container
 from typing import Any, NamedTuple
 
@@ -272,3 +273,12 @@ def test_containers_with_ways_of_their_own_stay_what_they_are() -> None:
     arrived = moved(given, META)
     assert arrived["x"].is_meta and arrived["y"] == []
     assert not given["x"].is_meta and list(given) == ["x"]
+    last = moved(deque([torch.ones(1)] * 2, maxlen=2), META)
+    assert last.maxlen == 2 and [tensor.is_meta for tensor in last] == [True, True]
+    assert moved(array("d", [1, 2]), META) == array("d", [1, 2])
+
+
+@pytest.mark.parametrize("kind", [int, Own, torch.Tensor, torch.nn.Linear])
+def test_a_class_in_a_batch_stays_what_it_is(kind: Any) -> None:
+    assert moved({"kind": kind}, META) == {"kind": kind}
+    note_use({"kind": kind}, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import Callable
 
@@ -55,3 +56,15 @@ def test_the_data_sets_own_storage_is_no_trap_before_the_loop_writes_to_it(loop:
     told = said(hand_out)
     assert len(told) == times
     assert all("own storage" in text for text in told)
+
+
+class Guarded:
+    def __init__(self) -> None:
+        self.only_four = asyncio.Semaphore(4)
+
+
+@pytest.mark.parametrize(("workers", "threads", "times"), [(2, True, 1), (1, True, 0), (2, False, 0)])
+def test_a_lock_of_one_event_loop_that_several_threads_share(workers: int, threads: bool, times: int) -> None:
+    told = said(lambda traps: traps.before_start(Guarded(), workers, forks=not threads, threads=threads))
+    assert len(told) == times
+    assert all("dataset.only_four (asyncio.locks.Semaphore) is used by all worker threads" in text for text in told)

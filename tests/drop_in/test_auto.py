@@ -630,6 +630,10 @@ def test_likeness() -> None:
     assert changes(lambda: setattr(holder, "inner", dict(holder.inner)))
     assert changes(lambda: np.random.default_rng(1).shuffle(holder.inner["array"]))
     assert not changes(lambda: None)
+    with torch.inference_mode():
+        assert changes(lambda: setattr(holder, "tensor", torch.zeros(10))), "one that does not count what is written to it"
+    assert likeness(holder) == likeness(holder)
+    holder.tensor = torch.zeros(10)
     holder.rows = [holder]  # type: ignore[list-item]
     assert likeness(holder) == likeness(holder)
     for number in range(2 * MOST_LOOKS):

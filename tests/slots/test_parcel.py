@@ -132,6 +132,12 @@ def test_separate_tensors_stay_separate() -> None:
     assert right.tolist() == [0.0, 0.0, 0.0]
 
 
+def test_an_empty_tensor_may_begin_behind_the_end_of_its_storage() -> None:
+    empty = torch.from_numpy(np.zeros(2)).as_strided((0,), (1,), 7)
+    assert empty.storage_offset() * 8 > empty.untyped_storage().nbytes()
+    assert through_parcel([empty, 7, torch.ones(3)])[0].shape == (0,)
+
+
 def test_the_same_object_twice_is_one_object() -> None:
     tensor, array = torch.arange(3), np.arange(3)
     back = through_parcel({"a": tensor, "b": [tensor, array], "c": array})

@@ -96,16 +96,27 @@ def test_an_exception_is_its_samples(place: dict[str, Any]) -> None:
     assert [bad.failure.index for bad in loader.report().bad_samples] == ["7"]
 
 
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
 @pytest.mark.parametrize("place", PLACES[1:], ids=IDS[1:])
-def test_an_exit_is_its_samples_and_ends_no_worker(place: dict[str, Any]) -> None:
+def test_an_exit_is_its_samples_and_ends_no_worker(place: dict[str, Any], kind: type[BaseException]) -> None:
     async def leaves(index: int) -> int:
-        return sys.exit("enough") if index == 7 else index
+        if index == 7:
+            raise kind("enough")
+        return index
 
     loader = loader_of(leaves, place, on_bad_sample="skip")
     assert indices(loader) == [index for index in range(20) if index != 7]
     assert loader.report().restarts == 0
-    with pytest.raises(LoadingError, match="sample 7: __getitem__ raised SystemExit: enough"):
+    with pytest.raises(LoadingError, match=f"sample 7: __getitem__ raised {kind.__name__}: enough"):
         indices(loader_of(leaves, place))
+
+
+def test_without_workers_an_exit_is_the_programs() -> None:
+    async def leaves(index: int) -> int:
+        raise GeneratorExit("enough")
+
+    with pytest.raises(GeneratorExit, match="enough"):
+        indices(loader_of(leaves, PLACES[0], on_bad_sample="skip"))
 
 
 @everywhere

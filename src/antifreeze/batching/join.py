@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from antifreeze.batching.arrays import refuse_other_shapes, same_kind
-from antifreeze.batching.fields import bad_row, called, collate_fields, odd_of, refuse_unknown, with_parts
+from antifreeze.batching.fields import arrays_of, bad_row, called, collate_fields, odd_of, refuse_unknown, with_parts
 from antifreeze.errors import OptionError
 
 
@@ -50,6 +50,8 @@ class Join:
         refuse_unknown(self, self.fields, samples)
         batch = collate_fields(samples, field)
         if not joined:
+            if any(any(arrays_of(sample)) for sample in samples[1:]):
+                raise bad_row(0, "the sample has no array, as others of its batch have")
             raise OptionError(f"{self} joins arrays, which the samples have not")
         return self._with(batch, self._one_length(joined))
 

@@ -5,17 +5,19 @@
 1. The host batch (and so its slot) is held until its copy is done.
 2. What is handed out is ready for the stream that is current at that moment, and its memory is known to be used there.
 3. At most MOST_PENDING copies are under way: then the oldest is waited for.
-4. Tensors move, and whatever has a `to` method of its own; everything else stays as it is.
+4. Tensors move, and whatever has a `to` method of its own; everything else stays as it is, classes too.
 5. Where there is no side stream, every copy is waited for.
 """
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import types
 import weakref
-from collections import deque
+from array import array
+from collections import UserList, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,7 +103,7 @@ def moved(part: Any, device: torch.device, non_blocking: bool = True) -> Any:
     """The same tree with its tensors on the device."""
     if isinstance(part, (torch.Tensor, torch.nn.utils.rnn.PackedSequence)):
         return part.to(device, non_blocking=non_blocking)  # type: ignore[arg-type]
-    if isinstance(part, (str, bytes)):
+    if isinstance(part, (str, bytes, type)):  # the `to` of a class is for its objects
         return part
     if isinstance(part, Mapping):
         values = {key: moved(value, device, non_blocking) for key, value in part.items()}
@@ -116,10 +118,15 @@ def moved(part: Any, device: torch.device, non_blocking: bool = True) -> Any:
     return part
 
 
-def _like(container: Any, content: Any) -> Any:
+def _like(container: Any, content: list[Any]) -> Any:
     """In a container of the same kind where that can be made."""
     try:
-        return type(container)(content)
+        if not isinstance(container, (list, deque, UserList, array)):  # the copy of another one may write into the host batch
+            return type(container)(content)
+        like = copy.copy(container)  # it may have more than its items: a greatest length, a type code
+        for at, part in enumerate(content):
+            like[at] = part
+        return like
     except TypeError:
         return content
 
@@ -129,7 +136,7 @@ def note_use(part: Any, stream: Any) -> None:
     that one still computes."""
     if isinstance(part, torch.Tensor):
         _note_tensor(part, stream)
-    elif type(part) in _PLAIN:
+    elif type(part) in _PLAIN or isinstance(part, type):
         pass
     elif isinstance(part, Mapping):
         for value in part.values():

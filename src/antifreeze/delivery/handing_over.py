@@ -17,6 +17,7 @@ from antifreeze.delivery.position import Cursor
 from antifreeze.delivery.traps import Traps
 from antifreeze.naming import shown
 from antifreeze.plan.map_plan import PlannedBatch
+from antifreeze.signals import came_from_signal
 from antifreeze.supervisor.pool import Pool
 from antifreeze.supervisor.sample_path import path_of
 from antifreeze.torch_private import pin_batch
@@ -84,7 +85,9 @@ class HandOver:
         """Nobody asked for it but we, so that without it copies are slower, and that is all."""
         try:
             return pin_batch(data, self._pin_device)
-        except RuntimeError as error:
+        except Exception as error:
+            if came_from_signal(error):
+                raise
             self._feeds_from_pinned = False
             why = str(error).strip().partition("\n")[0]
             self._traps.say("pinned", f"batches are copied to the device from memory that is not page-locked, which is slower: {why}")

@@ -5,8 +5,9 @@
 
 1. Seen are: attributes set anew, numbers and strings, sizes, the order of lists, tensors written to, some elements of arrays; of the
    data set itself and of what it holds, the nearest MOST_LOOKS objects. It takes tens to hundreds of microseconds.
-2. Not seen is a change of single elements of large arrays and containers, or inside objects without attributes: there a worker's copy
-   stays what it was, as with persistent_workers=True. `loader.close()` makes the next epoch begin with fresh workers.
+2. Not seen is a change of single elements of large arrays and containers, in tensors made in inference mode, or inside objects without
+   attributes: there a worker's copy stays what it was, as with persistent_workers=True. `loader.close()` makes the next epoch begin
+   with fresh workers.
 3. Within an epoch the data set's own code may fill caches and the like, where the loop's process loads too: there only attributes count.
 """
 
@@ -49,7 +50,7 @@ def _look(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return value if not isinstance(value, (str, bytes)) else hash(value)
     if isinstance(value, torch.Tensor):
-        return id(value), value._version
+        return id(value), 0 if value.is_inference() else value._version
     if isinstance(value, np.ndarray):
         step = max(1, value.size // _SOME) if value.ndim == 1 else max(1, len(value) // _SOME) if value.ndim else 1
         return id(value), value.shape, hash(value[::step][: _SOME + 1].tobytes()) if value.ndim and value.dtype != object else 0

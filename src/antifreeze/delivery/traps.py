@@ -8,7 +8,8 @@
 6. More workers than the cgroup's quota has cores (torch itself says it where there are more than the machine has).
 7. Workers whose thread pools together are more than the cores.
 8. Lengths, given to BatchesByLength, that are those of another data set.
-9. Without workers and batching, a data set that hands out its own storage: what the loop changes in place, it changes there.
+9. A lock of asyncio's that the event loops of several threads share: it wakes nobody in another loop, who waits until the deadline.
+10. Without workers and batching, a data set that hands out its own storage: what the loop changes in place, it changes there.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ _HANDLES_BY_NAME = {
 """Of modules that are not imported for their sake."""
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+_OF_ONE_LOOP = ("asyncio.locks", "asyncio.queues")
 _LEAVES = (str, bytes, int, float, bool, type(None), torch.Tensor, np.ndarray)
 _NOT_ENTERED = (*_GENERATORS, type)
 _DEPTH = 4
@@ -117,6 +119,12 @@ class Traps:
                 path,
                 f"{path} ({kind_of(value)}) is used by all worker threads at once: they move each other's position in it; keep one per "
                 "thread (threading.local), or guard it with a lock",
+            )
+        elif belongs_to_a_loop(value):
+            self.say(
+                path,
+                f"{path} ({kind_of(value)}) is used by all worker threads at once, but belongs to one event loop, and each of them has its "
+                "own: samples that have to wait for it fail, or wait until their deadline; keep one per thread (threading.local)",
             )
         elif is_generator(value):
             self.say(
@@ -196,6 +204,10 @@ def kind_of(value: Any) -> str:
 def is_handle(value: Any) -> bool:
     """It has a position, a lock or a connection that a fork does not copy."""
     return isinstance(value, _HANDLES) or any(f"{kind.__module__}.{kind.__qualname__}" in _HANDLES_BY_NAME for kind in type(value).__mro__)
+
+
+def belongs_to_a_loop(value: Any) -> bool:
+    return any(kind.__module__ in _OF_ONE_LOOP for kind in type(value).__mro__)
 
 
 def is_generator(value: Any) -> bool:

@@ -203,9 +203,11 @@ def _piece(tensor: torch.Tensor) -> _Piece:
     if tensor.numel() and wasted_bytes > _WASTE_BYTES:
         tensor = tensor.contiguous()
     tensor.requires_grad_(requires_grad)
+    if not tensor.numel():  # it may begin behind the end of its storage
+        return _Piece(tensor, 0, 0)
     item = tensor.element_size()
     begin = int(tensor.storage_offset()) * item
-    return _Piece(tensor, begin, begin + (_span(tensor) * item if tensor.numel() else 0))
+    return _Piece(tensor, begin, begin + _span(tensor) * item)
 
 
 def _span(tensor: torch.Tensor) -> int:

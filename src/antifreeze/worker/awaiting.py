@@ -147,11 +147,14 @@ class _Lane:
 
     async def run(self) -> None:
         while self.sample is not None:
-            steps, value, error = self.sample.steps, None, None
+            steps, value = self.sample.steps, None
+            error: BaseException | None = None
             try:
                 value = await steps
-            except GeneratorExit:
-                raise
+            except GeneratorExit as raised:
+                if not steps.exited:  # nobody holds our task any more
+                    raise
+                error = raised
             except BaseException as raised:  # KeyboardInterrupt too, which asyncio would raise, and find not retrieved
                 error = raised
             self._is_cancelled_no_more()  # also where it passed over that

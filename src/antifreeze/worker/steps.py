@@ -71,6 +71,8 @@ class Steps:
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.own_s = 0.0
         self.used_unseeded = False
+        self.exited = False
+        """By a GeneratorExit of its own: another one means that it was broken off."""
         self._randomness = randomness
         self._seed = seed
         self.watched = watched
@@ -119,6 +121,9 @@ class Steps:
         began_s = time.monotonic()
         try:
             return self._context.run(step, given)
+        except GeneratorExit:
+            self.exited = True
+            raise
         finally:
             self.own_s += time.monotonic() - began_s
             if glance() != before:

@@ -146,6 +146,17 @@ def test_where_pinning_is_refused_the_copy_is_from_the_slot_itself_and_a_finding
             assert wrong_batches(loader, 1) == 0
 
 
+def with_a_class(samples: list[Any]) -> Any:
+    return (*together(samples)[:2], torch.Tensor)
+
+
+@pytest.mark.filterwarnings("ignore:.*not page-locked")
+def test_what_torch_cannot_pin_is_no_error_where_nobody_asked_for_it() -> None:
+    """A class that has a method of that name, say."""
+    with loader_of(collate_fn=with_a_class, device="later:1") as loader:
+        assert wrong_batches(loader, 1) == 0
+
+
 def test_with_threads_as_workers() -> None:
     with loader_of(workers="thread", device="later:1") as loader:
         assert wrong_batches(loader, 1) == 0
