@@ -157,6 +157,10 @@ CASES = {
         "though the first batches of most were loaded ahead of them",
     ),
     "start-up of one epoch": (replace(WAITS, startup_s=9.0), "9.0 s until the first batch and after the last: a longer run pays that once"),
+    "more workers that are begun": (
+        replace(WAITS, startup_s=9.0, growth_s=6.0, epochs=2, persistent=True, loaded_ahead=8, auto=True),
+        '90% of it for starting workers; 6.0 s of that while num_workers="auto" began more of them: a longer run pays that once',
+    ),
     "restarts": (replace(WAITS, restarts_s=9.0), "90% of it for workers that were replaced; report().story says why they ended"),
     "a stall that lasts": (
         waiting_now(replace(FINE, waited_s=0.5), 20.0),

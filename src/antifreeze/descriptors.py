@@ -28,6 +28,11 @@ def identity_of(number: int) -> Identity | None:
     return found.st_dev, found.st_ino
 
 
+def open_now() -> int:
+    """How many this process has."""
+    return len(os.listdir("/proc/self/fd")) - 1  # less the one it is listed by
+
+
 def wait_readable(number: int, limit_s: float) -> bool:
     """Whether something, or the end, is there to be read by then. (select() takes no number above 1023, and jobs have many files open.)"""
     poll = select.poll()

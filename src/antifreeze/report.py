@@ -342,6 +342,7 @@ def _counted(timing: Timing, costs: Costs, workers: int, cores: int, persistent:
         waited_s=timing.waited_ns / 1e9,
         loop_s=timing.loop_ns / 1e9,
         startup_s=timing.startup_ns / 1e9,
+        growth_s=timing.growth_ns / 1e9,
         restarts_s=timing.restarts_ns / 1e9,
         stalls_s=timing.stalls_ns / 1e9,
         in_stages_s=max(0.0, costs.in_stages_s - timing.in_stages_elsewhere_ns / 1e9),

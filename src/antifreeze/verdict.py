@@ -69,6 +69,7 @@ class Counted:
     undecided: bool = False  # and is still being looked for
     loaded_ahead: int = 0  # batches that were there before their epoch began
     fight: bool = False  # threads of the loop's process, over cores, while it loads
+    growth_s: float = 0.0  # of startup_s: more workers were begun, in the middle of an epoch
     past_caches: str = ""  # what would let its copies go there
     first_batch_s: float = 0.0  # of the very first epoch
     waiting_now_s: float = 0.0
@@ -146,11 +147,20 @@ def verdict(counted: Counted) -> str:
     if counted.waiting_now_s > A_STALL_S:
         said = f"the loop is waiting now, for {_s(counted.waiting_now_s)}; in all it {said.removeprefix('the loop ')}"
     of_it = seconds / counted.waited_s if counted.waited_s else 0.0
-    named = _NO_CORE_ALONE if cause is Cause.NO_CORE and not counted.workers else _NAMED[cause]
-    return f"{said}, {of_it:.0%} of it for {named}; {_advice(cause, counted)}"
+    return f"{said}, {of_it:.0%} of it for {_name(cause, counted)}; {_advice(cause, counted)}"
 
 
-_NO_CORE_ALONE = "a core to load on"
+def _name(cause: Cause, counted: Counted) -> str:
+    if cause is Cause.NO_CORE and not counted.workers:
+        return "a core to load on"
+    return "starting workers" if cause is Cause.START_UP and _mostly_grew(counted) else _NAMED[cause]
+
+
+def _mostly_grew(counted: Counted) -> bool:
+    """Rather than to begin its epochs."""
+    return counted.growth_s > counted.startup_s / 2
+
+
 _NAMED = {
     Cause.COMPUTING: "the data set's __getitem__, which computes",
     Cause.WAITING: "the data set's __getitem__, which itself waits (files, network, locks, sleep)",
@@ -217,6 +227,8 @@ def _about_others(counted: Counted) -> str:
 
 
 def _about_start_up(counted: Counted) -> str:
+    if _mostly_grew(counted):
+        return f'{_s(counted.growth_s)} of that while num_workers="auto" began more of them: a longer run pays that once'
     each_s = counted.startup_s / max(1, counted.epochs)
     if counted.workers and not counted.persistent and counted.epochs > 1:
         return f"{_s(each_s)} for each of {counted.epochs} epochs: persistent_workers=True keeps the workers from one epoch to the next"

@@ -107,7 +107,7 @@ def test_a_long_wait_in_which_workers_were_begun_is_start_up_for_as_long_as_that
     step(clock, time, 7)
     costs.starting_s += PAUSE_NS / 1e9
     step(clock, time, 3 * PAUSE_NS)
-    assert timing.startup_ns == 7 + PAUSE_NS
+    assert (timing.startup_ns, timing.growth_ns) == (7 + PAUSE_NS, PAUSE_NS)
     step(clock, time, 3 * PAUSE_NS)
     assert (timing.startup_ns, timing.in_stages_elsewhere_ns) == (7 + PAUSE_NS, 0)
 

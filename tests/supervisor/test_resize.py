@@ -100,7 +100,8 @@ def test_of_very_many_some_at_a_time(iterator: Any) -> None:
     pool, got = iterator.pool, [next(iterator)]
     pool.resize(1)
     wait_until_gone(pool, at_most=1)
-    pool.resize(MOST, within_s=0)
+    pool.ask_for(MOST)
+    pool.grow_on(within_s=0)
     assert (pool.size, pool.to_come) == (2, MOST - 2)
     got.append(next(iterator))
     pool.grow_on(0)

@@ -64,7 +64,7 @@ class Machine:
     def __init__(self, rates: Rates, batch_size: int, cores: int, seed: int, noise: float = 0.08, computing: float = 1.0) -> None:
         self.rates, self.batch_size, self.cores, self.computing = rates, batch_size, cores, computing
         self.noise, self.random = noise, random.Random(seed)
-        self.tuner = Tuner(Limits(inline=True), INLINE)
+        self.tuner = Tuner(Limits(inline=True, most=64), INLINE)  # with more nothing was measured
         self.now_s, self.weather, self.speed = 0.0, 0.0, 1.0
         self.setting = self.tuner.home
         self.samples = 0.0

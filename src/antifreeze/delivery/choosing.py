@@ -14,6 +14,7 @@ from typing import Any
 from antifreeze.delivery.autopilot import Autopilot
 from antifreeze.delivery.claims import shared_cores
 from antifreeze.delivery.ledger import Decided, Ledger
+from antifreeze.descriptors import open_now
 from antifreeze.linux import resource
 from antifreeze.options import OWN_DEFAULTS, Options, WorkerKind
 from antifreeze.torch_private import is_datapipe, is_iterable_kind
@@ -22,7 +23,8 @@ from antifreeze.tuning.probe import probe
 from antifreeze.tuning.setting import FEWER_PROCESSES, INLINE, MOST_PROCESSES, MOST_THREADS, Kind, Limits, Setting, kind_for
 from antifreeze.worker.awaiting import awaits
 
-FILES_FOR_EACH = 8
+FILES_FOR_EACH = 16
+"""Open files of this process, for each worker process: it has seven, and the others are left to the user."""
 _STREAMS_STAY = "of an iterable data set the number of workers says which samples make which batch, so it is the cores less one, and stays"
 
 
@@ -67,9 +69,10 @@ def _asks_for_more(loader: Any) -> bool:
 
 
 def places_for(kind: Kind, are_forked: bool) -> int:
-    """For workers, each of which has an open file or two here, where they are processes; most files are left to the user."""
+    """For workers. Where they are processes, they have less than half of the files that may still be opened: others have theirs already,
+    other loaders among them."""
     if kind is Kind.THREAD:
         return MOST_THREADS
     most = max(FEWER_PROCESSES, MOST_PROCESSES // ranks_here(os.environ)) if are_forked else FEWER_PROCESSES
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return most if files < 0 else max(1, min(most, files // FILES_FOR_EACH))
+    return most if files < 0 else max(1, min(most, (files - open_now()) // FILES_FOR_EACH))

@@ -58,6 +58,7 @@ class Timing:
     longest_wait_ns: int = 0
     waiting_since_ns: int | None = None  # on the clock of perf_counter; None while the user's code runs
     startup_ns: int = 0
+    growth_ns: int = 0  # of startup_ns: more workers were begun, in the middle of an epoch
     restarts_ns: int = 0
     stalls_ns: int = 0
     in_stages_elsewhere_ns: int = 0  # of Costs.in_stages_s, what belongs to the three above
@@ -194,7 +195,9 @@ class LoopClock:
             timing.stalls_ns += waited
         else:
             if costs.starting_s > starting_s:
-                timing.startup_ns += min(waited, int((costs.starting_s - starting_s) * 1e9))
+                growth_ns = min(waited, int((costs.starting_s - starting_s) * 1e9))
+                timing.startup_ns += growth_ns
+                timing.growth_ns += growth_ns
                 self._before = self._so_far()
             return
         timing.in_stages_elsewhere_ns += waited

@@ -126,24 +126,24 @@ class Steering:
             return
         if not pool.size:
             self._job.look_for_traps(self._traps, setting.workers)
-        goes_on = pool.to_come and pool.asked_for == setting.workers
         began_ns = time.perf_counter_ns()
-        if goes_on and began_ns >= self._rests_until_ns:
-            pool.grow_on(GROWS_FOR_S)
-        elif not goes_on and pool.size < setting.workers:
-            pool.resize(setting.workers, GROWS_FOR_S)
-        else:
+        if not pool.to_come or pool.asked_for != setting.workers:
+            pool.ask_for(setting.workers)
+        elif began_ns < self._rests_until_ns:
             return
-        ended_ns = time.perf_counter_ns()
-        self._rests_until_ns = ended_ns + int(RESTS * (ended_ns - began_ns))
+        if pool.to_come:
+            pool.grow_on(GROWS_FOR_S)
+            ended_ns = time.perf_counter_ns()
+            self._rests_until_ns = ended_ns + int(RESTS * (ended_ns - began_ns))
 
     def _take_up(self, pool: Pool) -> None:
-        """The setting that was decided on, once its workers are there; those that are too many go."""
+        """The setting that was decided on, once its workers are there, or the first of them where the loop loads alone; those that are too
+        many go."""
         auto, flights = self.auto, self._flights
         setting, before = auto.setting, (flights.inline, flights.workers)
         if setting == INLINE:
             flights.inline = True
-        elif pool.size and not pool.to_come and pool.ready >= min(setting.workers, pool.size):
+        elif pool.size and (flights.inline or not pool.to_come) and pool.ready >= min(setting.workers, pool.size):
             flights.workers, flights.inline = setting.workers, False
             if pool.size > setting.workers:
                 pool.resize(setting.workers)

@@ -81,7 +81,7 @@ class Pool:
         self._tick_s = HEDGE_TICK_S if options.hedge else TICK_S
         self._looked_s = 0.0
         self._resolved = 0  # batches of this epoch
-        self.asked_for, self.to_come = len(self.state.staying()), 0  # workers, and those of them that resize() has not started yet
+        self.asked_for, self.to_come = len(self.state.staying()), 0  # workers, and those of them that are not started yet
         jobs = Jobs()
         self.contents, self.streams, self.layouts, self.collated = jobs.contents, jobs.streams, jobs.layouts, jobs.collated
         shop = Workshop(self.state, jobs, self.crew, ring, options, costs, self._watch, self._voice)
@@ -126,18 +126,23 @@ class Pool:
     def growth_failed(self, why: str | None) -> None:
         self._replacing.growth_failed = why
 
-    def resize(self, count: int, within_s: float = math.inf) -> None:
-        """Between tasks: `count` workers from now on, as far as there is room for them; those that were not started `within_s` are still to
-        come (grow_on). Whoever is bound to its worker cannot be resized, and none can stay only where nothing is being loaded."""
+    def resize(self, count: int) -> None:
+        """Between tasks: `count` workers from now on, as far as there is room for them. Whoever is bound to its worker cannot be resized,
+        and none can stay only where nothing is being loaded."""
         self._check_usable()
         if count < 1 and any(not batch.discarded for batch in self.state.batches.values()):
             raise ValueError(f"{len(self.state.batches)} batches are being loaded: a pool without workers would never end them")
-        staying = self.state.staying()
-        for number in reversed(staying[max(0, count) :]):
+        for number in reversed(self.state.staying()[max(0, count) :]):
             self._replacing.retire(number)
-        self.growth_failed = None
-        self.asked_for, self.to_come = count, max(0, count - len(staying))
-        self.grow_on(within_s)
+        self.ask_for(count)
+        self.grow_on(math.inf)
+
+    def ask_for(self, count: int) -> None:
+        """At least so many: those that are not there are to come (grow_on), and none beyond them."""
+        self._check_usable()
+        self.asked_for, self.to_come = count, max(0, count - self.size)
+        if self.to_come:
+            self.growth_failed = None
 
     def grow_on(self, within_s: float) -> None:
         """More of those that are still to come; one at least, however little time there is."""
