@@ -50,6 +50,26 @@ def test_no_more_is_in_flight_than_the_budget_allows(kind: Any, workers: str, fi
     assert 1 <= most <= fits
 
 
+class Longer(Dataset[Any]):
+    """Each sample is larger than the one before."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros((index + 1) << 11)
+
+
+def test_batches_that_grow_are_over_the_budget_by_little() -> None:
+    """By as much as they grow while they wait."""
+    budget, step = 1 << 21, 1 << 13
+    with DataLoader(Longer(), batch_size=1, num_workers=8, memory_budget=budget, timeout=100) as loader:
+        iterator, most = iter(loader), 0
+        for number, _ in enumerate(iterator):
+            most = max(most, sum(step * (number + ahead + 1) for ahead in range(len(iterator._flights.in_flight) + 1)))
+    assert budget / 4 < most < 1.5 * budget
+
+
 @pytest.mark.parametrize("kind", [Rows, Parcels, Stream])
 @pytest.mark.parametrize("given", [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "thread"}, {"num_workers": "auto"}])
 def test_a_batch_that_cannot_fit_is_refused(kind: Any, given: dict[str, Any]) -> None:
