@@ -267,7 +267,7 @@ class Report:
 
     def _ahead_row(self) -> str:
         vain = f", {self.loaded_ahead_in_vain:,} in vain" if self.loaded_ahead_in_vain else ""
-        no_more = f"; not ahead any more: {self.loaded_ahead_no_more}" if self.loaded_ahead_no_more else ""
+        no_more = f"; not ahead now: {self.loaded_ahead_no_more}" if self.loaded_ahead_no_more else ""
         return f"{_several(self.loaded_ahead, 'batch', 'es')} loaded before the epoch began{vain}{no_more}"
 
     def _bad_row(self) -> str:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler
 
-from antifreeze.plan.foresight import MOST_WORDS, can_foresee, foresee, words_between
+from antifreeze.plan.foresight import MOST_WORDS, can_foresee, foresee, likeliest, words_between
 from antifreeze.plan.map_plan import MapPlan
 from antifreeze.plan.order import Drawn, order_of
 
@@ -92,6 +92,23 @@ def test_words_between_two_states_are_counted() -> None:
     torch.rand(MOST_WORDS, generator=generator)
     assert words_between(before, generator.get_state()) is None
     assert words_between(before, torch.Generator().manual_seed(2).get_state()) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param([], 0, id="nothing is known"),
+        pytest.param([4], 4, id="the last time"),
+        pytest.param([0, 0, 0, 20], 0, id="once is no rule"),
+        pytest.param([0, 0, 4, 0], 0, id="validation after each third epoch"),
+        pytest.param([0, 0, 4, 4], 0, id="as often: the one that is longer ago"),
+        pytest.param([4, 0, 4, 0], 4, id="by turns"),
+        pytest.param([0, 4, 0, 4], 0, id="by turns, the other way round"),
+        pytest.param([0, 4, 4, 4], 4, id="something else from now on"),
+    ],
+)
+def test_what_comes_next_is_what_came_most_often(words: list[int], expected: int) -> None:
+    assert likeliest(words) == expected
 
 
 def test_a_permutation_that_was_drawn_ahead_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 from antifreeze.delivery.bad_samples import BadSampleRecord
 from antifreeze.delivery.local_pool import Learnt
@@ -78,6 +80,10 @@ class Decided:
         return f"{self.setting} since batch {self.batch:,}, because {self.why}"
 
 
+REMEMBERED = 4
+"""Epochs: so that of two kinds that take turns each was seen twice, and what happens once is outvoted."""
+
+
 @dataclass
 class Warmth:
     """Batches that were loaded before their epoch began, and what was learnt from it (next_epoch.py)."""
@@ -85,8 +91,16 @@ class Warmth:
     used: int = 0
     dropped: int = 0
     misses: int = 0  # wrong guesses in a row
-    words_between: int = 0  # that the process's generator gives between two epochs
-    why_not: str = ""  # there are no more guesses
+    rests_for: int = 0  # epochs, of which nothing is guessed
+    words_between: deque[int] = field(default_factory=partial(deque, maxlen=REMEMBERED))  # that the process's generator gave, each time
+    impossible: str = ""  # why
+
+    @property
+    def why_not(self) -> str:
+        """Nothing is guessed now; empty where it is."""
+        if self.impossible or not self.rests_for:
+            return self.impossible
+        return f"the order of the next epoch was otherwise than foreseen, {self.misses} times in a row"
 
 
 @dataclass

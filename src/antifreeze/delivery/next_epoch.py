@@ -8,7 +8,7 @@
 2. It is used only where seeds, numbers, positions and indices are those of the epoch as it is. What was loaded is then what would have
    been loaded: the data set of a worker that stays is its own.
 3. An error of a guess is no error: the batch is loaded again when its epoch has begun.
-4. After MOST_MISSES wrong guesses in a row there are no more.
+4. After MISSES_ENOUGH wrong guesses in a row there are none for some epochs, each time for twice as many.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import torch
 from antifreeze.delivery.ledger import Warmth
 from antifreeze.delivery.outside import shares_memory, whose_nameless
 from antifreeze.options import Options, UnevenChoice, WorkerKind
-from antifreeze.plan.foresight import Foreseen, can_foresee, foresee, words_between
+from antifreeze.plan.foresight import Foreseen, can_foresee, foresee, likeliest, words_between
 from antifreeze.plan.map_plan import PlannedBatch, Quarantine
 from antifreeze.plan.order import Drawn
 from antifreeze.signals import raise_if_of_signal
 from antifreeze.torch_private import is_datapipe, is_iterable_kind
 from antifreeze.worker.seeding import task_key
 
-MOST_MISSES = 2
+MISSES_ENOUGH, MOST_RESTS = 3, 64
 
 
 class Giver(Protocol):
@@ -96,8 +96,8 @@ class NextEpoch:
     def _may_guess(self) -> bool:
         if not self._looked:
             self._looked = True
-            self._warmth.why_not = shares_memory(self._dataset, self._nameless)
-        return not self._warmth.why_not
+            self._warmth.impossible = shares_memory(self._dataset, self._nameless)
+        return not self._warmth.impossible
 
     def _guess(self, base_seed: int, epoch: int) -> _Ahead:
         self.drawn.forget()
@@ -106,7 +106,7 @@ class NextEpoch:
             self._auto_collation,
             self.generator,
             draws_base_seed=not self._keeps_seed,
-            between=self._warmth.words_between,
+            between=likeliest(self._warmth.words_between),
             drawn=self.drawn,
             quarantine=self._quarantine,
         )
@@ -130,6 +130,7 @@ class NextEpoch:
         """The next epoch has begun, and this is planned of it: the tickets of its first batches that are in flight already.
         `state`: of the process's generator when iter(loader) began."""
         ahead, self._ahead = self._ahead, None
+        self._warmth.rests_for = max(0, self._warmth.rests_for - 1)
         if ahead is None:
             return []
         tickets: list[int] = []
@@ -146,15 +147,13 @@ class NextEpoch:
         warmth = self._warmth
         if not ahead.batches:
             return
-        if right:
-            warmth.misses = 0
-            return
-        warmth.misses += 1
-        words = words_between(ahead.foreseen.state, state)
-        warmth.words_between = warmth.words_between if words is None else words
-        if warmth.misses >= MOST_MISSES:
+        words = likeliest(warmth.words_between) if right else words_between(ahead.foreseen.state, state)
+        if words is not None:
+            warmth.words_between.append(words)
+        warmth.misses = 0 if right else warmth.misses + 1
+        if warmth.misses >= MISSES_ENOUGH:
             self.drawn.forget()
-            warmth.why_not = "the order of the next epoch was otherwise than foreseen, twice in a row"
+            warmth.rests_for = min(MOST_RESTS, 2 ** (warmth.misses - MISSES_ENOUGH + 1))
 
     def forget(self) -> None:
         """The workers are gone, and with them what they had loaded."""

@@ -5,12 +5,15 @@
 1. Known are SequentialSampler, RandomSampler and DistributedSampler, exactly these types, under torch's own BatchSampler or without
    automatic batching, and our BatchesByLength. Of any other nothing is guessed.
 2. Whoever uses the guess compares what it gave with what the epoch really is. So it need not be right, only repeatable.
-3. The process's own generator may move between two epochs: `words_between` finds out by how much, and the next guess assumes the same.
+3. The process's own generator may move between two epochs: `words_between` finds out by how much, and the next guess assumes what is
+   `likeliest` after the last few times.
 """
 
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +75,13 @@ def words_between(before: torch.Tensor, after: torch.Tensor) -> int | None:
             return words
         _pass_word(walker)
     return None
+
+
+def likeliest(words: Sequence[int]) -> int:
+    """How many it will be the next time: what it was most often; of two that were as often, the one that is longer ago, for they may take
+    turns (validation after every other epoch)."""
+    counts, backwards = Counter(words), list(reversed(words))
+    return max(counts, key=lambda each: (counts[each], backwards.index(each)), default=0)
 
 
 class _Copies:
