@@ -174,3 +174,15 @@ def test_it_is_undecided_until_nothing_was_worth_a_trial() -> None:
     for _ in range(30):
         _, setting = run(auto, ledger, setting, 2 * MS)
     assert not ledger.undecided
+
+
+def test_the_window_of_workers_that_begin_begins_later() -> None:
+    """They need the cores for that, all at once: two trials of hundreds were taken for slow."""
+    ledger = Ledger()
+    auto = Autopilot(ledger, Options(), lambda: 8, Limits(inline=False), HOME)
+    began, _ = run(auto, ledger, HOME, 2 * MS)
+    ledger.costs.started, ledger.costs.starting_s = 100, 1.0
+    later, _ = run(auto, ledger, HOME, 2 * MS)
+    assert later == pytest.approx(began + 1_000 * MS, abs=10 * MS)
+    again, _ = run(auto, ledger, HOME, 2 * MS)
+    assert again == pytest.approx(began, abs=10 * MS)

@@ -438,3 +438,24 @@ def test_more_workers_must_be_ahead() -> None:
     assert tuner.decide(seen(processes(3), **BUSY)).setting == processes(4)
     tuner.decide(seen(processes(4), **BUSY, samples=1005))
     assert tuner.home == processes(3)
+
+
+@pytest.mark.parametrize(
+    ("start_s", "is_tried"),
+    [
+        pytest.param(0.0, True, id="workers cost nothing to start"),
+        pytest.param(0.001, True, id="a millisecond each"),
+        pytest.param(0.1, False, id="more than they can bring"),
+    ],
+)
+@pytest.mark.parametrize("home", [64, 256])
+def test_what_starting_workers_costs_is_part_of_a_trial(home: int, start_s: float, is_tried: bool) -> None:
+    """More of them before it, or those that ended for it afterwards."""
+    tuner = Tuner(Limits(inline=False), processes(home))
+    window = seen(processes(home), work_s=home * 0.9, cpu_s=0.01, cores=2, start_s=start_s)
+    decision = tuner.decide(window)
+    assert decision.is_trial == is_tried
+
+
+def test_a_trial_without_workers_starts_none() -> None:
+    assert Tuner(Limits(inline=True), processes(2)).decide(seen(processes(2), work_s=0.9, start_s=100.0)).setting == INLINE

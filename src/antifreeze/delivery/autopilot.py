@@ -98,6 +98,7 @@ class Autopilot:
         self._troubled = 0  # windows that were passed over, since the last one that was not
         self._computes = True
         self._last_loop_ns = 0
+        self._started = 0  # workers, until the last change
         register(self)
 
     def __repr__(self) -> str:
@@ -134,7 +135,9 @@ class Autopilot:
         """Another setting is in force; so many batches were loaded for the one before."""
         self._mark, self._before_pause = None, _NOTHING
         self._settled_at = self._ledger.timing.batches + in_flight + 1
-        self._settled_ns = self._loop_time() + SETTLE_NS
+        costs = self._ledger.costs
+        new, self._started = costs.started - self._started, costs.started
+        self._settled_ns = self._loop_time() + SETTLE_NS + int(new * self._start_s * 1e9)
 
     def new_epoch(self) -> None:
         """What was begun of a window goes on; but who was iterated between the two epochs was not so at the same time."""
@@ -204,6 +207,12 @@ class Autopilot:
     def _loop_time(self) -> int:
         return self._ledger.timing.waited_ns + self._ledger.timing.loop_ns
 
+    @property
+    def _start_s(self) -> float:
+        """What the loop stands still for a worker that is started; and about what a worker needs of the cores to begin."""
+        costs = self._ledger.costs
+        return costs.starting_s / max(1, costs.started)
+
     def _troubles(self) -> int:
         return self._ledger.costs.restarts + self._ledger.costs.stalls
 
@@ -239,6 +248,7 @@ class Autopilot:
             batch_bytes=timing.delivered_bytes // max(1, timing.batches),
             budget_bytes=options.memory_budget_bytes,
             worker_bytes=max((worker.bytes for worker in workers), default=0),
+            start_s=self._start_s,
             available_bytes=available_memory_bytes(),
         )
 

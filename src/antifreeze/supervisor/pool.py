@@ -149,7 +149,9 @@ class Pool:
         began_s, took_s = time.monotonic(), 0.0
         while self.to_come and took_s <= within_s:
             self.to_come -= 1
-            if not self._replacing.add_worker():
+            if self._replacing.add_worker():
+                self.costs.started += 1
+            else:
                 self.to_come = 0
             took_s = time.monotonic() - began_s
         self.costs.starting_s += took_s

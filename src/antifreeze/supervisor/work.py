@@ -94,6 +94,7 @@ class Costs:
     blocked_s: float = 0.0  # the parent's: in next(), with nothing to do but wait for workers
     own_ns: int = 0  # the parent's: in next(), at all three stages itself
     starting_s: float = 0.0  # the parent's: more workers were begun, in the middle of an epoch as well
+    started: int = 0  # of them
     hedges: int = 0
     streams_continued: int = 0
     streams_ended: int = 0  # before their end

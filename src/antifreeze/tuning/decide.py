@@ -9,9 +9,9 @@
    or cost more than they bring, show there. More workers must bring a little for each doubling; where the loop does not wait, they must
    bring more, so fewer that do the same are better.
 2. Home is what is believed to be the best of all that was tried (belief.py). One other setting is tried at a time, and only where
-   what it may bring, over as long as it has run so far, is more than what trying it costs. So what is nearly as good is looked at
-   again now and then, what was far behind hardly ever, and on a steady machine the changes become ever rarer. A trial that goes badly
-   lasts no longer than it takes to see that.
+   what it may bring, over as long as it has run so far, is more than what trying it costs, the starting of workers included. So what is
+   nearly as good is looked at again now and then, what was far behind hardly ever, and on a steady machine the changes become ever
+   rarer. A trial that goes badly lasts no longer than it takes to see that.
 3. A decision never leaves its Limits: samples that compute get a core each, and the loop one where it needs it; samples that wait for
    something outside get more; memory bounds both.
 4. Where the loop does not wait, nothing is tried but fewer workers.
@@ -39,6 +39,9 @@ LOOKS_AHEAD = 20
 """Windows: what comes after is worth a trial even where it has just begun."""
 CHANGING = 1.3
 """Windows that a trial takes, with getting there and back."""
+STARTING = 2.0
+"""As dear as standing still for as long as the forks take is what they cost, so many times: the loop copies each page that it writes to
+next, and what a trial may bring looks better beforehand than it is."""
 AS_GOOD_AT_BEST = 0.9
 """Loading in the loop is not tried where even at its best it could not reach this much: while it lasts, nothing is loaded ahead."""
 FAR_BEHIND, FAR_AHEAD = 0.75, 2.0
@@ -180,7 +183,10 @@ class Tuner:
             less_known = self.belief.weight(seen.setting) < self.belief.weight(self.home)
             candidates = {seen.setting: "it may be better"} if less_known else {}
         prospects = self.belief.compare(self.home, list(candidates)) if candidates else {}
-        worths = {setting: self._worth(self._chances(seen, setting, prospect)) for setting, prospect in prospects.items()}
+        worths = {
+            setting: self._worth(self._chances(seen, setting, prospect)) - self._starting(seen, setting)
+            for setting, prospect in prospects.items()
+        }
         best = max(worths, key=worths.__getitem__, default=None)
         if best is not None and worths[best] > 0:
             return Decision(best, candidates[best], depth_within(seen), is_trial=True)
@@ -208,6 +214,12 @@ class Tuner:
         gain = sum(part * prospect.gain for part, prospect in chances)
         loss = sum(part * prospect.loss for part, prospect in chances)
         return gain * (LOOKS_AHEAD + self.belief.windows) - min(loss, 1.0) * CHANGING if gain >= WORTH_A_TRIAL else 0.0
+
+    def _starting(self, seen: Measured, setting: Setting) -> float:
+        """Windows in which the loop stands still while workers are started, for the trial or, where they are fewer, after it."""
+        if setting in (seen.setting, INLINE):
+            return 0.0
+        return STARTING * abs(setting.workers - self.home.workers) * seen.start_s / max(seen.elapsed_s, 1e-9)
 
     def _candidates(self, seen: Measured) -> list[tuple[Setting, str]]:
         home, most = self.home, most_workers(seen, self.limits.most)

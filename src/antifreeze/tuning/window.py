@@ -39,6 +39,7 @@ class Measured:
     batch_bytes: int = 0
     budget_bytes: int | None = None
     worker_bytes: int = 0  # of one worker, its own
+    start_s: float = 0.0  # that the loop stands still for each worker that is started
     available_bytes: int | None = None
 
     @property
