@@ -110,7 +110,8 @@ class Bench:
             return Record(*row, error=ended.error)
         if look is Look.RIGHT:
             return Record(*row, said=ended.lines[-1])
-        return Record(*row, result=PeerResult(**json.loads(ended.lines[-1])))
+        found = result_in(ended.lines)
+        return Record(*row, result=found) if found else Record(*row, error=f"printed no result, but {ended.lines[-1]!r}")
 
     def _child(self, task: Task, contender: Contender, setting: Setting, what: str) -> Ended:
         folder = data_folder(self.home, contender.peer, task)
@@ -123,6 +124,12 @@ class Bench:
 
     def progress(self, text: str) -> None:
         print(f"[{time.monotonic() - self.started_s:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def result_in(lines: Sequence[str]) -> PeerResult | None:
+    """The last one; what a peer's libraries print besides (Ray's, while it ends) is passed over."""
+    given = next((line for line in reversed(lines) if line.startswith('{"')), None)
+    return PeerResult(**json.loads(given)) if given else None
 
 
 def in_words(record: Record) -> str:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,13 @@ def line(parts: Any, title: str, *rates: float | None, setting: str = "2 workers
     report = parts["report"]
     rounds = [report.Round(result(parts, rate) if rate else None, "" if rate else "it broke", number) for number, rate in enumerate(rates)]
     return report.Line(title, setting, rounds)
+
+
+@pytest.mark.parametrize("behind", [[], ["(raylet) something ended"], ["", "{not JSON"]])
+def test_what_a_library_prints_behind_the_result_is_passed_over(parts: Any, behind: list[str]) -> None:
+    measured = result(parts, 500)
+    assert parts["bench"].result_in(["a word before", json.dumps(asdict(measured)), *behind]) == measured
+    assert parts["bench"].result_in(behind) is None
 
 
 def test_a_ratio_is_the_median_of_the_ratios_within_a_round(parts: Any) -> None:
