@@ -214,7 +214,7 @@ def pretend(model: Model, cores: int, cold: bool, log: Callable[[str], None]) ->
         setattr(window, name, getattr(window, name) * model.slower)
     policy.TASK_NS = int(policy.TASK_NS * model.slower)
     if not cold:
-        next_epoch.shares_memory = lambda dataset: ""  # what the processes share here is no data
+        next_epoch.shares_memory = lambda *_: ""  # what the processes share here is no data
     _slow_handing_over(handing_over.HandOver, model)
     _log_windows(decide.Tuner, log)
 
