@@ -136,6 +136,26 @@ def test_within_budget(batches: int, batch_bytes: int | None, budget_bytes: int 
     assert within_budget(batches, batch_bytes, budget_bytes) == expected
 
 
+@pytest.mark.parametrize(
+    ("seen", "budget_bytes", "expected"),
+    [
+        pytest.param(0, 10**9, 1, id="nothing is known"),
+        pytest.param(1, 10**9, 32, id="there is room for whatever comes"),
+        pytest.param(1, 1_000, 3, id="the next ones may be two, three and four times as large"),
+        pytest.param(10, 1_000, 7, id="by a tenth each"),
+        pytest.param(10_000, 1_000, 9, id="they have grown slowly, if at all"),
+        pytest.param(10_000, 999, 8, id="and the one in the user's hands counts"),
+        pytest.param(10, 1, 1, id="one there always is"),
+    ],
+)
+def test_batches_may_go_on_growing(seen: int, budget_bytes: int, expected: int) -> None:
+    """So that also then those in flight, and the one the loop has, are hardly more than the budget."""
+    fit = within_budget(32, 100, budget_bytes, seen)
+    assert fit == expected
+    if 1 < fit < 32:
+        assert (fit + 1) * (1 + fit / (2 * seen)) * 100 <= 1.15 * budget_bytes
+
+
 def test_the_restart_budget_counts_what_lies_within_its_window() -> None:
     budget = RestartBudget(allowed=2, window_s=60.0)
     spent = [budget.spend(now_s) for now_s in (0.0, 10.0, 59.9, 60.0, 69.9, 70.0, 119.9, 200.0)]

@@ -43,9 +43,6 @@ _MADE_AT_MOST = 3
 """Batches that the loop makes while it waits for one: those of workers come between them."""
 _tickets = itertools.count()
 """Of all iterators: a pool may serve several, one after the other."""
-SEEN_FOR_EACH = 2
-"""How large batches are, those that came tell: under a memory_budget, so many of them for each one more in flight. What grows from batch
-to batch (sorted by length) would else be many times over the budget by the time the first large one came."""
 
 
 @dataclass
@@ -292,13 +289,11 @@ class Flights:
         if not self.workers:
             return 1
         asked = self._shape.prefetch_factor * self.workers if self._shape.prefetch_asked else None
-        timing, budget_bytes = self._ledger.timing, self._options.memory_budget_bytes
+        timing = self._ledger.timing
         wanted = batches_in_flight(self.workers, tasks, asked, timing.largest_bytes or None)
         if asked is None:
             wanted = max(wanted, self._to_fill_windows())
-        if budget_bytes is not None:
-            wanted = min(wanted, 1 + timing.batches // SEEN_FOR_EACH)
-        return min(within_budget(wanted, timing.largest_bytes, budget_bytes), self.look_ahead)
+        return min(within_budget(wanted, timing.largest_bytes, self._options.memory_budget_bytes, timing.batches), self.look_ahead)
 
     def _to_fill_windows(self) -> int:
         """Batches of coroutines, so that every worker waits for as many as it may and has others behind them."""

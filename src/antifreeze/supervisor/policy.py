@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from math import inf
+from math import inf, sqrt
 
 TASK_NS = 3_000_000
 """A task shorter than this is not worth splitting further: handing one over costs some ten microseconds on each side."""
@@ -87,11 +87,21 @@ def window_batches(rows: int, workers: int, together: int) -> int:
     return filled + max(2, filled // 2)
 
 
-def within_budget(batches: int, batch_bytes: int | None, budget_bytes: int | None) -> int:
-    """At least one batch: whether one fits at all was decided before it was written."""
-    if budget_bytes is None or not batch_bytes:
+def within_budget(batches: int, batch_bytes: int | None, budget_bytes: int | None, seen: int | None = None) -> int:
+    """At least one batch: whether one fits at all was decided before it was written. `batch_bytes`: of the largest; where it is that of as
+    many as were `seen`, those in flight may be larger by as much as these can have grown, one part in `seen` from each to the next (sorted
+    by length). Before the first one nothing is known."""
+    if budget_bytes is None:
         return batches
-    return max(1, min(batches, budget_bytes // batch_bytes - 1))
+    if seen == 0:
+        return 1
+    if not batch_bytes:
+        return batches
+    fit = budget_bytes // batch_bytes - 1
+    if seen:  # the most that (fit + 1) * (1 + fit / (2 * seen)) * batch_bytes is within the budget with
+        grown, more = 1 + 0.5 / seen, max(0.0, budget_bytes / batch_bytes - 1)
+        fit = min(fit, round(seen * (sqrt(grown * grown + 2 * more / seen) - grown)))
+    return max(1, min(batches, fit))
 
 
 class RestartBudget:
